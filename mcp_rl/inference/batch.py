@@ -271,7 +271,8 @@ class DecodingBatch:
         asked = [row.turn.sampling for row in rows if row.turn is not None]
         temperatures = [sampling.temperature for sampling in asked]
         ids, logprobs = draw(logits, temperatures, uniforms)
-        top = likeliest(logits, temperatures, max(sampling.top_logprobs for sampling in asked))
+        known = logits[:, : self.policy.vocabulary]
+        top = likeliest(known, temperatures, max(sampling.top_logprobs for sampling in asked))
         return list(zip(ids, logprobs, top, strict=True))
 
     def _append(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> bool:

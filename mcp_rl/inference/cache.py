@@ -67,6 +67,7 @@ class KvStore:
         ]
         paged = self.rows, s.kv_heads, self.capacity // PAGE, s.head_dim, PAGE
         self._paged: list[Tensor] = [layer[0].view(paged) for layer in data] if s.paged else []
+        self._places: list[Tensor] = [layer.view(-1) for layer in self._paged]
 
     def _zeros(self, rows: int, capacity: int) -> Tensor:
         s = self.shape
@@ -90,8 +91,7 @@ class KvStore:
         if where.paged is None:
             self._flat[layer].index_copy_(0, where.lines, new.reshape(-1, self.shape.head_dim))
         else:
-            slots, pages, inside = where.paged
-            self._paged[layer][slots, :, pages, :, inside] = new[0]
+            self._places[layer].scatter_(0, where.paged, new[0].reshape(-1))
             self._flat[layer].index_copy_(0, where.lines, new[1].reshape(-1, self.shape.head_dim))
 
     def where(self, slots: Tensor, places: Tensor) -> Where:
@@ -101,7 +101,9 @@ class KvStore:
         lines = (row * self.capacity + places[:, None]).flatten()
         rest = self.rows * heads * self.capacity
         if self.shape.paged:
-            return Where(lines + rest, (slots, places // PAGE, places % PAGE))
+            first = (lines - lines % PAGE) * self.shape.head_dim + lines % PAGE  # rows are whole pages
+            within = torch.arange(0, self.shape.head_dim * PAGE, PAGE, device=slots.device)
+            return Where(lines + rest, (first[:, None] + within).flatten())
         return Where(torch.cat((lines, lines + rest)), None)
 
     def key_pages(self, layer: int) -> Tensor:
@@ -162,8 +164,8 @@ class Where:
 
     lines: Tensor
     """Line of each token and head in the flattened keys and values; with paged keys, in the values alone."""
-    paged: tuple[Tensor, Tensor, Tensor] | None
-    """With paged keys, each token's row, page, and position in the page."""
+    paged: Tensor | None
+    """With paged keys, the place of each token, head and dimension in the flattened keys."""
 
 
 @dataclass(frozen=True, eq=False)

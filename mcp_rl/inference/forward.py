@@ -9,7 +9,7 @@ knows every part and setting of the model (`unknown_part`); other models take tr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,8 @@ from transformers.activations import SiLUActivation
 from mcp_rl.inference.attention import AttentionKind, AttentionPlan, attend
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.low_rank import AdaptedLinear
-from mcp_rl.inference.products import linear
+from mcp_rl.inference.products import linear, packed
+from mcp_rl.inference.sampler import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 JOINED = 64_000_000
-"""Most weights of a model whose layers are joined into one product; joining copies them."""
+"""Most weights of a model whose layers are joined into one product and packed, which copies them."""
 ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary positions that depend on the position alone, not on the longest sequence."""
 POSITIONS = 1024
@@ -122,6 +123,19 @@ class _Product:
             _joined([layer.weight for layer in layers]), None if biases is None else _joined(biases), _low_rank(layers)
         )
 
+    def packed(self) -> _Product:
+        """Return the same product, faster, with a copy of the weight."""
+        return replace(self, weight=packed(self.weight))
+
+    def in_blocks(self) -> _Product:
+        """Return the product with further outputs -inf, up to a multiple of the sampler's `BLOCK`."""
+        missing = -len(self.weight) % BLOCK
+        if not missing or self.low is not None:
+            return self
+        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+        weight = F.pad(self.weight, (0, 0, 0, missing))
+        return replace(self, weight=weight, bias=F.pad(bias, (0, missing), value=-torch.inf))
+
     def __call__(self, x: Tensor) -> Tensor:
         out = linear(x, self.weight, self.bias)
         if self.low is not None:
@@ -164,12 +178,17 @@ class _Products:
 
     @staticmethod
     def of(layers: Sequence[nn.Linear], *, join: bool) -> _Products:
-        return _Products([_Product.of(layers)] if join else [_Product.of([layer]) for layer in layers])
+        return _Products([_Product.of(layers).packed()] if join else [_Product.of([layer]) for layer in layers])
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(self.parts) == 1:
             return self.parts[0](x)
         return torch.cat([part(x) for part in self.parts], -1)
+
+
+def _one(layer: nn.Linear, *, join: bool) -> _Product:
+    product = _Product.of([layer])
+    return product.packed() if join else product
 
 
 class _Layer:
@@ -185,9 +204,9 @@ class _Layer:
         self.before = _Norm.of(layer.input_layernorm)
         self.after = _Norm.of(layer.post_attention_layernorm)
         self.inward = _Products.of([attention.q_proj, attention.k_proj, attention.v_proj], join=join)
-        self.outward = _Product.of([attention.o_proj])
+        self.outward = _one(attention.o_proj, join=join)
         self.gates = _Products.of([mlp.gate_proj, mlp.up_proj], join=join)
-        self.down = _Product.of([mlp.down_proj])
+        self.down = _one(mlp.down_proj, join=join)
         self.by_head: _Norm | None = None
         if hasattr(attention, "q_norm"):
             query, key = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
@@ -236,11 +255,13 @@ class LlamaForward:
         inner = self._model.model
         self._layers = [_Layer(layer, join=self._join) for layer in inner.layers]
         self._norm = _Norm.of(inner.norm)
-        self._head = _Product.of([self._model.lm_head])
+        head = _Product.of([self._model.lm_head])
+        self._head = head.in_blocks().packed() if self._join else head
         self._embeddings = inner.embed_tokens.weight.detach()
 
     def logits(self, ids: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
-        """Forward packed ids [P] at absolute positions [P]; return logits [P or len(keep), vocabulary]."""
+        """Forward packed ids [P] at absolute positions [P]; return logits [P or len(keep), vocabulary], or more
+        columns, all -inf, than the vocabulary has ids."""
         x = self._embeddings.index_select(0, ids)
         if plan.reach > len(self._cos):
             self._rotate(round_up(plan.reach, POSITIONS))

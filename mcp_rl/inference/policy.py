@@ -121,7 +121,8 @@ class Policy:
     def logits(self, ids: Tensor, positions: Tensor, plan: attention.AttentionPlan, keep: Tensor | None) -> Tensor:
         """Forward packed ids [N] at absolute positions [N].
 
-        Returns logits [N, vocabulary], or [len(keep), vocabulary] for the places `keep` alone.
+        Returns logits [N, vocabulary], or [len(keep), vocabulary] for the places `keep` alone; columns beyond the
+        vocabulary, if any, are -inf.
         """
         if self.own is not None:
             return self.own.logits(ids, positions, plan, keep)

@@ -6,7 +6,6 @@ episode takes the k-th number, whatever else is in the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,12 +44,13 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     float32 under softmax(logits / temperature), at temperature 1 for greedy rows.
     """
     device = logits.device
-    scores, probabilities, peak = _softmax(logits, temperatures)
+    scores = _scores(logits, temperatures)
+    probabilities = scores.softmax(-1)
     ids = _inverted(probabilities, torch.tensor(uniforms, dtype=torch.float64)[:, None].to(device))[:, 0]
     if 0 in temperatures:
         greedy = torch.tensor([temperature == 0 for temperature in temperatures]).to(device)
         ids = torch.where(greedy, scores.argmax(-1), ids)
-    logprobs = peak.logprobs(scores.gather(1, ids[:, None]))[:, 0]
+    logprobs = _logprobs(probabilities, ids[:, None])[:, 0]
     # A single transfer from the device; float64 holds every id exactly.
     drawn, taken = torch.stack([ids.double(), logprobs.double()]).tolist()
     return [int(token) for token in drawn], taken
@@ -86,31 +86,21 @@ def likeliest(logits: Tensor, temperatures: Sequence[float], most: int) -> list[
     """Return the `most` most likely tokens of each row in descending order, with log-probabilities as from `draw`."""
     if not most:
         return [[] for _ in temperatures]
-    scores, _, peak = _softmax(logits, temperatures)
-    values, ids = scores.topk(min(most, scores.shape[-1]))
-    return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), peak.logprobs(values).tolist(), strict=True)]
+    scores = _scores(logits, temperatures)
+    ids = scores.topk(min(most, scores.shape[-1])).indices
+    logprobs = _logprobs(scores.softmax(-1), ids)
+    return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
 
 
-@dataclass(frozen=True)
-class _Peak:
-    """The most likely token of each row, from which all log-probabilities follow without a second pass of
-    exponentials."""
-
-    score: Tensor
-    """[N, 1]"""
-    logprob: Tensor
-    """[N, 1]"""
-
-    def logprobs(self, scores: Tensor) -> Tensor:
-        """Return the log-probabilities of tokens with these scores [N, n]."""
-        return scores - self.score + self.logprob
+def _logprobs(probabilities: Tensor, ids: Tensor) -> Tensor:
+    """Return the log-probabilities of tokens [N, n]; -87.3 for those below float32's smallest normal number."""
+    return probabilities.gather(1, ids).clamp_(min=torch.finfo(torch.float32).tiny).log_()
 
 
-def _softmax(logits: Tensor, temperatures: Sequence[float]) -> tuple[Tensor, Tensor, _Peak]:
-    """Return logits / temperature (those of greedy rows as they are), their softmax, and its peak, in float32."""
+def _scores(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
+    """Return logits / temperature, those of greedy rows as they are, in float32."""
     scores = logits.float()
     if any(temperature not in (0, 1) for temperature in temperatures):
         divisors = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float64).to(logits.device)
         scores = scores / divisors[:, None].float()
-    probabilities = scores.softmax(-1)
-    return scores, probabilities, _Peak(scores.amax(-1, keepdim=True), probabilities.amax(-1, keepdim=True).log())
+    return scores
