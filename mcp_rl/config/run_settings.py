@@ -53,8 +53,8 @@ class RunSettings(Section):
     """Data for the trackers: how many episodes, and if with their texts."""
     init: Annotated[Path | None, _fixed("a fork begins at a checkpoint", replay=True, same_policy=True)] = None
     """A run or a checkpoint whose adapter this run begins with; none: a fresh adapter."""
-    steps: Annotated[int, Role(identity=False, replay=True, same_policy=True)] = Field(default=100, ge=0)
-    """Training steps: about three minutes on two cores."""
+    steps: Annotated[int, Role(identity=False, replay=True, same_policy=True)] = Field(default=120, ge=0)
+    """Training steps: two to three minutes on two cores."""
     scenarios: Annotated[ScenarioConfig, Role(fixed="its scenarios are already made")] = ScenarioConfig()
     """The tasks."""
     tools: Annotated[ToolsConfig, Role(fixed="the episodes so far used these tools")] = ToolsConfig()
