@@ -17,7 +17,8 @@ _CLOSING_NUMBER = re.compile(r"(?:\bis|=|:|\bequals)\s*(-?\d+(?:\.\d+)?(?:[eE][+
 _SECRET_LINE = re.compile(r"(?i)(?:token|secret|passw|api_?key|credential)\w{0,40}\W{0,3}[=:]\W{0,3}[^\s\"']{6}")
 _NOTHING = re.compile(
     r"(?i)^\W*(?:error|null|none|undefined)\b|^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
-    r"\berror\W+[A-Z]{4,}\b"
+    r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
+    r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available)\b"
 )
 _FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^invalid")
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")

@@ -49,7 +49,9 @@ def test_secrets_dates_and_empty_results_are_noticed() -> None:
     assert is_dated(f"made: {now:.0f}") and is_dated(f"{now * 1000:.0f}.") and not is_dated("born 946684800")
     assert says_nothing("No matches found") and says_nothing("Error: bad path") and says_nothing("[]")
     assert says_nothing("a.txt: Error - ENOENT: no such file or directory")
-    assert not says_nothing("There are 3 files")
+    assert says_nothing("Failed to move it: give a key") and says_nothing("Git commit failed: no folder")
+    assert says_nothing("No matching note found") and says_nothing("\u26a0\ufe0f No project directory set for git!")
+    assert not says_nothing("There are 3 files") and not says_nothing("3 tests failed: a, b, c")
 
 
 def test_a_result_with_a_system_error_says_nothing() -> None:
