@@ -25,6 +25,7 @@ from mcp_rl.learning.samples import Sample, demonstrated, take_in
 from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.tally import Tally
 from mcp_rl.learning.threads import update_threads
+from mcp_rl.system.processes.memory import give_back_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,10 +61,14 @@ def update(
     shown = [group for group in groups if group.demonstrates]
     alone = learner.ranks is None and learner.config.max_staleness == 0  # else rollouts go on beside the update
     with update_threads() if alone and learner.device.type == "cpu" else nullcontext():
-        if shown and len(shown) == len(groups):
-            return _imitate(learner, groups)
-        played = [group for group in groups if not group.demonstrates]
-        return _reinforce(learner, played, shown, check_sampler=check_sampler, other_policy=other_policy)
+        try:
+            if shown and len(shown) == len(groups):
+                return _imitate(learner, groups)
+            played = [group for group in groups if not group.demonstrates]
+            return _reinforce(learner, played, shown, check_sampler=check_sampler, other_policy=other_policy)
+        finally:
+            if learner.device.type == "cpu":
+                give_back_memory()
 
 
 def _reinforce(

@@ -1,7 +1,9 @@
-"""Memory of this machine, and the most that this process has used."""
+"""Memory of this machine and of this process."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import re
 import resource
 import sys
@@ -12,13 +14,25 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def peak_rss_mb() -> float:
     """Return the most memory that this process ever used, in MiB; the kernel counts in KiB, macOS in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def give_back_memory() -> None:
+    """Give the heap's free pages back to the system, where the C library can (glibc's). Tensors of many sizes leave
+    holes between each other that no later one fits into."""
+    if (trim := _trim()) is not None:
+        trim(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 def machine_memory() -> tuple[int, int]:
