@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
 import pytest_asyncio
@@ -290,7 +291,9 @@ async def test_gigabytes_end_in_the_layer(
 async def test_a_process_that_detached_itself_dies_with_its_server(folder: Path) -> None:
     async with connect(params(folder), sandbox=Sandbox()) as own:
         assert await ask(own, "daemon") == "left"
-        left = running("sleep", "86399")
+        with anyio.fail_after(10):
+            while not (left := running("sleep", "86399")):  # forked, but not yet another program
+                await anyio.sleep(0.02)
         assert len(left) == 1
     assert not lives(left[0])
 
