@@ -6,13 +6,13 @@ import signal
 import socket
 import sys
 import tarfile
+import time
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
-import anyio
 import psutil
 import pytest
 import pytest_asyncio
@@ -86,6 +86,14 @@ def running(*words: str) -> list[psutil.Process]:
         with suppress(psutil.Error):
             if process.cmdline() == list(words):
                 found.append(process)
+    return found
+
+
+def appearing(*words: str) -> list[psutil.Process]:
+    """Return the processes with this command line as soon as there are any: a fork may still be its parent's copy."""
+    deadline = time.monotonic() + 10
+    while not (found := running(*words)) and time.monotonic() < deadline:
+        time.sleep(0.02)
     return found
 
 
@@ -291,9 +299,7 @@ async def test_gigabytes_end_in_the_layer(
 async def test_a_process_that_detached_itself_dies_with_its_server(folder: Path) -> None:
     async with connect(params(folder), sandbox=Sandbox()) as own:
         assert await ask(own, "daemon") == "left"
-        with anyio.fail_after(10):
-            while not (left := running("sleep", "86399")):  # forked, but not yet another program
-                await anyio.sleep(0.02)
+        left = appearing("sleep", "86399")
         assert len(left) == 1
     assert not lives(left[0])
 
