@@ -113,28 +113,24 @@ class _Product:
     """A [r, in] and Bᵀ [r, out], scaled; those of several layers on the diagonal."""
 
     @staticmethod
-    def of(layers: Sequence[nn.Linear]) -> _Product:
+    def of(layers: Sequence[nn.Linear], *, pack: bool = False) -> _Product:
         biases = None
         if any(layer.bias is not None for layer in layers):
             biases = [
                 layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers
             ]
-        return _Product(
-            _joined([layer.weight for layer in layers]), None if biases is None else _joined(biases), _low_rank(layers)
-        )
-
-    def packed(self) -> _Product:
-        """Return the same product, faster, with a copy of the weight."""
-        return replace(self, weight=packed(self.weight))
+        weight = _joined([layer.weight for layer in layers])
+        bias = None if biases is None else _joined(biases)
+        return _Product(packed(weight) if pack else weight, bias, _low_rank(layers))
 
     def in_blocks(self) -> _Product:
-        """Return the product with further outputs -inf, up to a multiple of the sampler's `BLOCK`."""
+        """Return the product packed, with further outputs -inf up to a multiple of the sampler's `BLOCK`."""
         missing = -len(self.weight) % BLOCK
         if not missing or self.low is not None:
-            return self
+            return replace(self, weight=packed(self.weight))
         bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
         weight = F.pad(self.weight, (0, 0, 0, missing))
-        return replace(self, weight=weight, bias=F.pad(bias, (0, missing), value=-torch.inf))
+        return replace(self, weight=packed(weight), bias=F.pad(bias, (0, missing), value=-torch.inf))
 
     def __call__(self, x: Tensor) -> Tensor:
         out = linear(x, self.weight, self.bias)
@@ -178,17 +174,12 @@ class _Products:
 
     @staticmethod
     def of(layers: Sequence[nn.Linear], *, join: bool) -> _Products:
-        return _Products([_Product.of(layers).packed()] if join else [_Product.of([layer]) for layer in layers])
+        return _Products([_Product.of(layers, pack=True)] if join else [_Product.of([layer]) for layer in layers])
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(self.parts) == 1:
             return self.parts[0](x)
         return torch.cat([part(x) for part in self.parts], -1)
-
-
-def _one(layer: nn.Linear, *, join: bool) -> _Product:
-    product = _Product.of([layer])
-    return product.packed() if join else product
 
 
 class _Layer:
@@ -204,9 +195,9 @@ class _Layer:
         self.before = _Norm.of(layer.input_layernorm)
         self.after = _Norm.of(layer.post_attention_layernorm)
         self.inward = _Products.of([attention.q_proj, attention.k_proj, attention.v_proj], join=join)
-        self.outward = _one(attention.o_proj, join=join)
+        self.outward = _Product.of([attention.o_proj], pack=join)
         self.gates = _Products.of([mlp.gate_proj, mlp.up_proj], join=join)
-        self.down = _one(mlp.down_proj, join=join)
+        self.down = _Product.of([mlp.down_proj], pack=join)
         self.by_head: _Norm | None = None
         if hasattr(attention, "q_norm"):
             query, key = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
@@ -256,7 +247,7 @@ class LlamaForward:
         self._layers = [_Layer(layer, join=self._join) for layer in inner.layers]
         self._norm = _Norm.of(inner.norm)
         head = _Product.of([self._model.lm_head])
-        self._head = head.in_blocks().packed() if self._join else head
+        self._head = head.in_blocks() if self._join else head
         self._embeddings = inner.embed_tokens.weight.detach()
 
     def logits(self, ids: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.sampler import draw, likeliest
 from tests.inference.models import STOP, prompt, tiny_model
 
 
@@ -30,3 +31,12 @@ async def test_the_likeliest_tokens_match_the_models_distribution(temperature: f
         assert dict(turns[1000].top_logprobs[place])[ids[place]] == logprob
         assert turns[1].top_logprobs[place] == top[:1]
         assert temperature or top[0] == (ids[place], logprob)
+
+
+def test_a_token_without_probability_has_a_finite_logprob() -> None:
+    """JSON knows no infinity."""
+    logits = torch.tensor([[0.0, 300.0, -300.0, -torch.inf]])
+    [top] = likeliest(logits, [1.0], 4)
+    assert top[0] == (1, 0.0) and [token for token, _ in top] == [1, 0, 2, 3]
+    assert all(value == pytest.approx(-87.336, abs=1e-3) for _, value in top[1:])
+    assert draw(logits, [1.0], [0.999999]) == ([1], [0.0])
