@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 
 _GENERIC_SHARE = 0.25
 _DESCRIBING = (  # noqa: SIM905 - read as words
-    "add append apply build calculate check clear compare compute convert copy count create decode delete describe "
-    "display divide edit encode evaluate execute export extract fetch filter find format generate get give import "
-    "insert inspect list load look make measure merge move multiply open parse perform print provide query read record "
-    "remove rename render replace report reset resolve retrieve return roll round run save search select send set show "
-    "solve sort split start stop store subtract sum take test tell transform translate update validate view write"
+    "add analyze append apply archive assign build calculate cancel check clear close compare complete compute "
+    "configure convert copy count create decode delete describe detect determine disable display divide download draw "
+    "edit enable encode estimate evaluate execute explain explore export extract fetch filter find format generate "
+    "get give identify import indicate initialize insert inspect list load look make measure merge move multiply open "
+    "parse perform predict print process produce provide query read record remove rename render replace report reset "
+    "resolve restore retrieve return roll round run save schedule search select send set show simulate solve sort "
+    "split start stop store submit subtract suggest sum summarize switch take tell test transform translate unstage "
+    "update upload validate verify view visualize write"
 ).split()
 _THIRD_PERSON = {f"{verb}s": verb for verb in _DESCRIBING} | {
     "echoes": "echo",
     "fetches": "fetch",
+    "processes": "process",
     "searches": "search",
+    "switches": "switch",
 }
 """Verbs as descriptions of tools begin, such as "returns", with the form that asks for it."""
 

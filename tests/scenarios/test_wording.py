@@ -52,6 +52,8 @@ def test_a_description_that_two_tools_share_is_not_a_request() -> None:
 @pytest.mark.parametrize(
     ("description", "asked"),
     [
+        ("Indicates whose turn it is ('white' or 'black').", "Indicate whose turn it is ('white' or 'black')"),
+        ("Switches branches", "Switch branches"),
         ("Returns customer data with segments.", "Return customer data with segments"),
         ("Searches the notes", "Search the notes"),
         ("Lists and sorts the notes. Fast.", "List and sort the notes"),
