@@ -6,9 +6,10 @@
 Two bundled servers are started by their command, so that no plugin declares anything or words their requests. npx and
 uvx download the others. Each sees a home, a folder of 30 mixed files, a repository of 16 commits and a site on
 loopback, all made here in a scratch folder. `tasks` makes 200 tasks of all levels and checks them (`generate --check`);
-`train` runs `mcp-rl train` with its defaults, or with `--steps`. Both begin without what was measured of the server
-before, and afterwards the files must have the hashes that they had. `--out` is written after each of them and keeps
-other servers and seeds.
+`train` runs `mcp-rl train` with its defaults, or with `--steps`; then the base and the trained model play 90 new tasks
+of the levels above told, on which it was not trained. Both begin without what was measured of the server before, and
+afterwards the files must have the hashes that they had. `--out` is written after each of them and keeps other servers
+and seeds.
 """
 
 import argparse
@@ -189,17 +190,38 @@ def run(words: list[str], there: World) -> tuple[dict[str, Any], float, list[str
         if done.returncode not in (0, 1) or not done.stdout.strip():
             raise Failed(f"exit code {done.returncode}")
         answer = json.loads(done.stdout.splitlines()[-1])
-        run_dir = folder / str(answer.get("run_dir", ""))
-        if "run_dir" in answer:
-            answer["report"] = json.loads((run_dir / "report.json").read_text())
         tasks = folder / "tasks.jsonl"
         lines = tasks.read_text().splitlines() if tasks.exists() else []
         if lines:
             check = [sys.executable, "-m", "mcp_rl", *words[:-2], "--check", str(tasks)]
             answer["check"] = subprocess.run(check, cwd=folder, env=environment, check=False).returncode
+        if "run_dir" in answer:
+            answer["report"] = json.loads((folder / answer["run_dir"] / "report.json").read_text())
+            answer["above_told"] = _above_told(words[words.index("--server") :], answer["run_dir"], folder, environment)
     if there.hashes() != before:
         raise SystemExit(f"{shlex.join(command)} changed the user's files")
     return answer, seconds, lines
+
+
+def _above_told(words: list[str], trained: str, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """Return the success of the base and of a trained model on new tasks of each level above told."""
+    server = words[: words.index("--seed")]
+    program, tasks = [sys.executable, "-m", "mcp_rl"], "above.jsonl"
+    levels = "looked-up=0.34,worked-out=0.33,brought-about=0.33"
+    shares = ["--levels", levels, "--unsolvable", "0", "--without-tools", "0"]
+    make = ["generate", *server, *shares, "--count", "90", "--seed", "100", "--out", tasks]
+    if subprocess.run([*program, *make], cwd=folder, env=environment, check=False).returncode:
+        return {}
+    play = ["evaluate", *server, "--scenarios", tasks, "--samples", "1", "--model", "mcp-rl/tiny", "--model", trained]
+    done = subprocess.run(
+        [*program, *play, "--json"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    results = [model["result"] for model in json.loads(done.stdout.splitlines()[-1])["models"]]
+    only = json.loads((folder / tasks).read_text().splitlines()[0])["level"]  # told apart only where there are several
+    return {
+        moment: result["by_level"] or {only: {"scenarios": result["scenarios"], **result["sampled"]}}
+        for moment, result in zip(("before", "after"), results, strict=True)
+    }
 
 
 @functools.cache
@@ -239,6 +261,7 @@ def train(words: list[str], there: World, seed: int, steps: int | None) -> dict[
     more = [] if steps is None else ["--steps", str(steps)]
     answer, seconds, _ = run(["train", "--server", *words, "--seed", str(seed), *more], there)
     found: dict[str, Any] = {"minutes": round(seconds / 60, 2), "steps": answer["step"]}
+    found["above_told"] = answer["above_told"]
     for moment in ("before", "after"):
         details = answer["report"]["details"][moment]
         for kind in ("greedy", "sampled"):
