@@ -65,14 +65,14 @@ def _items(lines: list[str], cut: bool) -> list[RecordList]:
 
 def _item(found: re.Match[str]) -> Record:
     if found.re is _LABELLED:
-        return {"type": found[1].lower(), **_described(found[2])}
+        return {"type": found[1].lower(), **described(found[2])}
     text = found[1]
     if box := _BOX.fullmatch(text):
-        return {**_described(box[2]), "done": box[1] != " "}
-    return _described(text)
+        return {**described(box[2]), "done": box[1] != " "}
+    return described(text)
 
 
-def _described(text: str) -> Record:
+def described(text: str) -> Record:
     """Return the record of an entry: its name, and what stands beside it."""
     record: Record = {}
     if (found := _SIZED.fullmatch(text)) is not None:
@@ -130,7 +130,7 @@ def _paths(lines: list[str], cut: bool) -> list[RecordList]:
     title = ""
     if len(filled) > 1 and filled[0].endswith(":"):
         title, filled = filled[0].rstrip(":"), filled[1:]
-    if not filled or not all(_PATH.fullmatch(line) and _is_path(line) for line in filled[:MOST_RECORDS]):
+    if not filled or not all(_PATH.fullmatch(line) and is_path(line) for line in filled[:MOST_RECORDS]):
         return []
     if len(filled) == 1 and not title and not filled[0].startswith("/"):
         return []
@@ -151,12 +151,12 @@ def read_sections(text: str) -> list[RecordList]:
         elif heading and stripped and not (stripped[0] == "(" and stripped[-1] == ")"):
             found = _MARKED.fullmatch(stripped)
             path = found[2] if found else stripped
-            if not _PATH.fullmatch(path) or not _is_path(path):
+            if not _PATH.fullmatch(path) or not is_path(path):
                 return []
             records.append({"path": path, "heading": heading, **({"mark": found[1]} if found else {})})
     told = any("mark" in record for record in records) or len({record["heading"] for record in records}) > 1
     return [limited(records, "files", cut=cut)] if told else []
 
 
-def _is_path(line: str) -> bool:
+def is_path(line: str) -> bool:
     return "/" in line or "\\" in line or re.fullmatch(r"[\w-]+(?:\.[A-Za-z]\w{0,4}){1,2}", line) is not None
