@@ -421,7 +421,9 @@ class _Assembly:
         if not model.entities:
             yield _why_empty(self._name, self._answers, self._survey)
         for noun, draft in self._once.drafts.items():
-            if draft.left_out or any(listing.noun == noun and listing.cut for listing in self._once.listings):
+            known = model.kinds.get(noun)
+            cut = any(listing.noun == noun and listing.cut for listing in self._once.listings)
+            if draft.left_out or (cut and not (known is not None and known.complete)):
                 yield (
                     f"Of the {plural(noun)} of {self._name}, {min(len(draft.things), MOST_ENTITIES)} are in the model, "
                     "and the server has more."

@@ -1,7 +1,7 @@
 """Records of which a server has one alone: its configuration, its statistics, what it says of itself.
 
-A tool that needs no arguments answers with them. What two calls, two tools or two episodes tell differently is left out,
-and so is what holds only where or while the server runs.
+A tool that needs no arguments answers with them. What two calls, tools or episodes tell differently is left out, and so
+is what holds only where or while the server runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _PASSING = re.compile(
     r"\b(?:pid|port|uptime|memory|heap|rss|cpu|cpus|load|free|used|usage|elapsed|duration|latency|took|now|today|"
     r"timestamp|started|start time|current time|generated|last (?:run|check|checked|seen|sync|access|accessed)|"
-    r"hostname|host|platform|arch|architecture|node version|python version|cwd|session|request|status|success|message)\b"
+    r"hostname|host|platform|arch|architecture|node version|python version|cwd|session|request|"
+    r"status|success|message)\b"
 )
 """Fields of the machine, the process or the call, and not of what the server holds."""
 _STATISTICS = frozenset("stats statistics settings totals counts metrics limits defaults options".split())  # noqa: SIM905
@@ -38,9 +39,7 @@ _Told = dict[tuple[str, str], dict[str, set[int]]]
 """Values as JSON, with the calls that tell them, by noun and field."""
 
 
-def singles_of(
-    once: Things, twice: Things, answers: Sequence[Answered], again: Sequence[Answered]
-) -> list[Entity]:
+def singles_of(once: Things, twice: Things, answers: Sequence[Answered], again: Sequence[Answered]) -> list[Entity]:
     """Return the records that stand alone, each as an entity without a key, of a kind named by its noun.
 
     `twice` and `again` are what another episode showed.

@@ -111,5 +111,5 @@ def values_beside(english: English, kind: str, name: str) -> list[str]:
 
 def _is_common(value: JsonValue) -> bool:
     if isinstance(value, list):
-        return len(value) < 2  # noqa: PLR2004 - a list of one says little
+        return len(value) < 2
     return shown(value).casefold() in _COMMON or value in (0, 1)

@@ -115,6 +115,6 @@ def _sizes(column: Sequence[str]) -> list[Record]:
     name = f"size {units.pop()}b" if len(units) == 1 and units != {""} else "size bytes"
     whole = name != "size bytes" and name.removeprefix("size ") in ("kb", "mb", "gb")
     return [
-        {name: value_of(found[1].replace(",", ""))} if whole or not found[2] and name == "size bytes" else {}
+        {name: value_of(found[1].replace(",", ""))} if whole or (not found[2] and name == "size bytes") else {}
         for found in read
     ]

@@ -1,7 +1,7 @@
 """Records in an outline: a list below each heading, and pairs that stand under none.
 
-An outline tells of the whole server, as "Categories:" with a line for each, beside "Default budget: $100,000". Only short
-values count. A sentence with a colon in it states nothing that could be asked for.
+An outline tells of the whole server: a line for each thing below "Categories:", and "Default budget: $100,000" beside
+that. Only short values count: a sentence with a colon in it states nothing that could be asked for.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _SIGN = re.compile(r"^[\u2190-\u2bff\ufe0f\u200d\U0001f000-\U0001faff]{1,8} *")
 _ASIDE = re.compile(r" *\([^()]{0,40}\)$")
 _HEADING = re.compile(r"[A-Za-z][A-Za-z&' -]{1,50}")
 _NAME = re.compile(r"[A-Za-z][\w /()&'-]{0,40}")
+_LABELLED = re.compile(r"([^\W\d_][\w ]{0,40}?): (\S.{0,80})")
+"""A name, in any script, with a value beside it."""
 _REMARKS = frozenset(
     "note notes tip tips hint hints warning warnings error errors example examples usage important remember see next "  # noqa: SIM905
     "todo info message caution reason question answer summary description help where use try".split()
@@ -42,7 +44,7 @@ _MOST_NAMED = 6
 _FEWEST_ITEMS = 2
 _LEAST_SHARE = 0.7
 """Least share of the lines that belong to the outline."""
-_LONGEST_LINE = 400
+_LONGEST_LINE, _MOST_LINES = 400, 200
 
 
 @dataclass
@@ -91,14 +93,34 @@ def read_outline(text: str) -> list[RecordList]:
     ]
 
 
-def outlined_pairs(text: str) -> list[tuple[str, str, str]]:
-    """Return the heading, the name and the value of each pair in a text that is made of little else than pairs."""
+def labelled(text: str) -> list[tuple[str, str, str]]:
+    """Return the heading, the name and the value of each pair in a text that is made of little else than pairs.
+
+    They stand on lines of their own, in lists under headings, or beside each other: "words: 7 | lines: 1".
+    """
+    if beside := pairs_beside(text):
+        return [("", name, value) for name, value in beside]
+    if text.count("\n") > _MOST_LINES:
+        return []
     outline = _parsed(whole_lines(text)[0])
     found = [("", name, value) for name, value in outline.pairs]
     for section in outline.sections:
         found += [(section.heading, *pair) for pair in _pairs(section)]
     share = outline.read >= _LEAST_SHARE * (outline.read + outline.other)
     return found if share and len(found) >= _FEWEST_ITEMS else []
+
+
+def pairs_beside(text: str) -> list[tuple[str, str]]:
+    """Return the pairs of a single line that holds several: "Cohorts: 12, retention: 60.7%"; none of any other text."""
+    line = _SIGN.sub("", text.strip(), count=1)
+    if "\n" in line or len(line) > _LONGEST_LINE:
+        return []
+    for parts in (re.split(r" ?[|\u00b7] ?", line), re.split(r"[,;] (?=[^\W\d_][\w ]{0,40}: )", line)):
+        found = [_LABELLED.fullmatch(part.strip()) for part in parts]
+        pairs = [(one[1], one[2].strip()) for one in found if one is not None]
+        if len(parts) > 1 and len(pairs) == len(parts) and all(is_brief(value) for _, value in pairs):
+            return pairs
+    return []
 
 
 def fact_in(line: str) -> tuple[str, str] | None:
