@@ -252,7 +252,8 @@ class Questions:
         """Return the few other values that the field asked for has, which a message could list all at once."""
         program, kind = evaluated.program, kind_of(evaluated.program)
         if self._world.kinds[kind].single:
-            return [*values_beside(self.english, kind, self._answered_field(program))][:_MOST_OTHERS]
+            beside = values_beside(self.english, kind, self._answered_field(program))
+            return [*beside[:_MOST_OTHERS]]
         if isinstance(program, FieldOf) and program.through:
             kind = next(r.to for r in self._world.references if (r.kind, r.field) == (kind, program.through))
         name = self.english.name_field(kind) if isinstance(program, NamesOf) else self._answered_field(program)
