@@ -25,10 +25,10 @@ TOLERANCE = 1e-6
 are compared exactly without them."""
 _NUMBER = re.compile(
     r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
-    r"(?!(?!(?:[kKMGT]i?)?B\b)\w)"
+    r"(?!(?!(?:(?:[kKMGT]i?)?B|ms|kg|km|h)\b)\w)"
     r"|(?<![\w.])[-+\u2212]?\.\d+(?:[eE][-+]?\d+)?(?!\w)"
 )
-"""A number that no letter continues, but for the unit of a size: 552B."""
+"""A number that no letter continues, but for a unit: 552B, 30ms."""
 _MOST_WORDS_FACTOR, _MOST_WORDS_EXTRA = 3, 25
 """A text answer may have this many times the expected words, and as many extra: reciting everything must fail."""
 

@@ -9,7 +9,7 @@ from mcp_rl.explore.entities.fields import UNITS
 from mcp_rl.explore.entities.forms.pair_form import put
 from mcp_rl.explore.entities.forms.quantities import MONEY
 from mcp_rl.explore.entities.forms.records import MOST_ITEMS, value_of
-from mcp_rl.explore.entities.nouns import is_plural
+from mcp_rl.explore.entities.nouns import is_plural, singular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,8 @@ _AMOUNT = re.compile(
     r"(?P<money>[$€£]?)(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,9})?)"
     r"(?: ?(?P<unit>%|[A-Za-z]{1,12}))?(?: (?P<what>[A-Za-z][a-z]{1,20}))?"
 )
+_BESIDE = re.compile(r"%|(?:[kKMGT]i?)?B|ms|kg|km|h")
+"""Units that follow a number without a blank."""
 _SPELLED = {"%": "percent"}
 """Words for signs that names of fields do not hold."""
 _CELL = ("description", "value")
@@ -32,6 +34,9 @@ def put_amount(record: Record, name: str, text: str) -> None:
     unit = _unit(found) if found and not found["what"] else ""
     if found and unit:
         record[f"{name} {unit}"] = value_of(found["number"].replace(",", ""))
+    elif found and found["unit"] and not found["what"]:
+        counts = singular(found["unit"].lower()) in singular(name.lower()).split()  # "Rowing lanes: 6 lanes"
+        record[name] = value_of(found["number"].replace(",", "")) if counts else text
     elif is_plural(name) and any(sign in text for sign in MONEY) and ", " in text:
         record[name] = text.split(", ")[:MOST_ITEMS]
     else:
@@ -57,6 +62,8 @@ def number_in(text: str) -> int | float | None:
     found = _AMOUNT.fullmatch(text)
     if found is None or (found["what"] and found["unit"] != "%"):
         return None
+    if found["unit"] and text[found.end("number")] != " " and _BESIDE.fullmatch(found["unit"]) is None:
+        return None  # "$2.5K" stands for a number that it does not hold
     number = value_of(found["number"].replace(",", ""))
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 

@@ -90,7 +90,7 @@ def _records(rows: Sequence[Sequence[str]]) -> list[Record]:
     columns = list(zip(*rows, strict=True))
     shapes = [_shape(column) for column in columns]
     texts = [column for column, shape in zip(columns, shapes, strict=True) if shape == "text"]
-    if len(texts) != 1 or len(shapes) < 2:
+    if len(texts) != 1 or "mixed" in shapes:
         return []
     names = texts[0]
     if len(set(names)) < len(names) or any(len(name) > _LONGEST_CELL for name in names):

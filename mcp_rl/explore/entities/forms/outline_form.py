@@ -56,6 +56,7 @@ class _Section:
     details: list[list[tuple[str, str]]] = field(default_factory=list)
     """The pairs below each item."""
     indent: int = -1
+    bulleted: bool = False
 
 
 @dataclass
@@ -189,7 +190,8 @@ def _belongs(line: str, stripped: str, indent: int, section: _Section) -> bool:
     """Return whether a line is a part of a section's list."""
     if _ITEM.fullmatch(_SIGN.sub("", line.strip(), count=1)):
         return True
-    return fact_in(stripped) is not None and (section.lasts or indent > 0)
+    deeper = indent > max(0, section.indent)
+    return fact_in(stripped) is not None and (deeper or (not section.bulleted and (section.lasts or indent > 0)))
 
 
 def _add(section: _Section, stripped: str, indent: int) -> None:
@@ -200,6 +202,7 @@ def _add(section: _Section, stripped: str, indent: int) -> None:
         if (pair := fact_in(text)) is not None:
             section.details[-1].append(pair)
         return
+    section.bulleted = section.bulleted or item is not None
     section.items.append(_SIGN.sub("", text, count=1))
     section.details.append([])
 
