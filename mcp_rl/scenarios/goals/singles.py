@@ -30,9 +30,10 @@ _UNSAID = GENERIC | frozenset(
 """Nouns that say nothing of what a value belongs to."""
 _COUNTED = re.compile(r"(?:total|num|number of|count of|n) .+|.+ (?:count|total)")
 _COMMON = frozenset(
-    "ok yes no on off true false none running active healthy online ready enabled disabled default standard "  # noqa: SIM905
-    "normal main master utf-8 utf8 en english usd eur linux windows darwin stdio http localhost utc gmt auto info debug "
-    "production development local memory sqlite json text stable success idle low medium high".split()
+    "ok yes no on off true false none running active healthy online ready enabled disabled default normal "  # noqa: SIM905
+    "standard main master utf-8 utf8 en english usd eur linux windows darwin stdio http localhost utc gmt "
+    "auto info debug production development local memory sqlite json text stable success idle low medium "
+    "high".split()
 )
 """Values that a guess often hits."""
 _FEWEST_WORDS = 2

@@ -1,4 +1,4 @@
-"""Outlines and rows in columns are read, and prose with colons is not; what a server has one of is known and asked for."""
+"""Outlines and rows in columns are read, prose with colons is not, and what a server has one of is asked for."""
 
 import random
 import sys
@@ -83,7 +83,7 @@ def test_only_a_tool_without_arguments_tells_an_outline() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Usage: call the tool with a path.\n\nSteps:\n- Install: run the script and wait until it has ended.\n- Go: now.",
+        "Usage: call it with a path.\n\nSteps:\n- Install: run the script and wait until it has ended.\n- Go: now.",
         "Note: this server is slow.\nTip: ask it again later, please.",
         "It was late. She said: nobody comes here.\nHe answered: they will.\n\nNames:\n- Ada\n- Omar",
         "Colours:\n- red\n- green",
@@ -92,6 +92,11 @@ def test_only_a_tool_without_arguments_tells_an_outline() -> None:
 )
 def test_prose_with_colons_is_no_outline(text: str) -> None:
     assert not is_outline(text)
+
+
+def test_instructions_in_chapters_are_no_list() -> None:
+    text = "# Guide\n\n## Aims\n- Say what the reader has to do first\n- Never leave out a step that matters\n"
+    assert form_of([text]) is None and form_of(["# Aims\n- win the cup\n- stay dry"]) == "list"
 
 
 def test_rows_in_columns_give_what_is_certain() -> None:

@@ -28,6 +28,8 @@ _TAILED = re.compile(r"\*{0,2}([^:*\n]{1,80}?)\*{0,2}(?:: | [-\u2013\u2014] )\*{
 _PATH = re.compile(r"(?:/|\./|[A-Za-z]:\\)?[\w.@+ -]{1,120}(?:[/\\][\w.@+ -]{1,120}){0,40}/?")
 _MARKED = re.compile(r"([a-z]{2,12}(?: [a-z]{2,12})?): +(\S.*)")
 """A path with what became of it: "new file:   a.txt"."""
+_CHAPTER = re.compile(r"#{1,6} ")
+_WORDS_IN_SENTENCE = 5
 _LEAST_SHARE = 0.6
 _LONGEST_LINE = 2_000
 
@@ -57,10 +59,18 @@ def _items(lines: list[str], cut: bool) -> list[RecordList]:
             title = stripped.strip("#*: ")
         else:
             others += not indented
-    if not own or own < _LEAST_SHARE * (own + others) or not all(records):
+    if not own or own < _LEAST_SHARE * (own + others) or not all(records) or _is_document(lines, records):
         return []
     labelled = any("type" in record for record in records)
     return [limited(records, title, cut=cut)] if own > 1 or labelled or title else []
+
+
+def _is_document(lines: list[str], records: list[Record]) -> bool:
+    """Return whether a text has chapters whose lists hold sentences, as instructions do."""
+    chapters = sum(_CHAPTER.match(line) is not None for line in lines)
+    names = [str(record["name"]) for record in records if record.keys() == {"name"}]
+    words = sum(len(name.split()) for name in names)
+    return chapters > 1 and len(names) > len(records) / 2 and words >= _WORDS_IN_SENTENCE * len(names)
 
 
 def _item(found: re.Match[str]) -> Record:
