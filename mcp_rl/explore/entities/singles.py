@@ -31,6 +31,10 @@ _PASSING = re.compile(
     r"status|success|message)\b"
 )
 """Fields of the machine, the process or the call, and not of what the server holds."""
+_MACHINE = re.compile(r"\b(?:env|environment|variables|system|os|process|runtime|machine|hardware|host)\b")
+"""Words in the names of tools that tell of the machine alone."""
+_PLACE = re.compile(r"(?:[/~]|[A-Za-z]:\\|file:).*", re.DOTALL)
+"""A place on the machine."""
 _STATISTICS = frozenset("stats statistics settings totals counts metrics limits defaults options".split())  # noqa: SIM905
 """Plurals in the names of tools that answer with one record."""
 _ONLY_NOUN = "summary"
@@ -60,7 +64,11 @@ def _told(things: Things, answers: Sequence[Answered]) -> _Told:
     found: _Told = defaultdict(lambda: defaultdict(set))
     for one in things.unclaimed:
         answer = answers[one.call]
-        if answer.arguments or (one.call in listing and not one.titled and _lists(one.tool)):
+        if (
+            answer.arguments
+            or _MACHINE.search(words_of(one.tool))
+            or (one.call in listing and not one.titled and _lists(one.tool))
+        ):
             continue
         for record in one.records:
             for name, value in _lasting(record):
@@ -82,7 +90,7 @@ def _noun(one: Sighting) -> str:
 
 def _lasting(record: Record) -> Iterator[tuple[str, Any]]:
     for name, value in record.items():
-        if isinstance(value, str) and is_dated(value):
+        if isinstance(value, str) and (is_dated(value) or _PLACE.fullmatch(value)):
             continue
         if _PASSING.search(words_of(name)) is None and not isinstance(value, bool):
             yield name, value

@@ -87,7 +87,15 @@ def club(name: str, given: dict[str, Any]) -> object:
     """Tell of itself: in an outline, in a record, and in another that contradicts this one."""
     if name == "club_settings":
         return SETTINGS
-    about = {"founder": "Berta Lund", "founding_place": "Odense", "language": "Danish", "asked_at": time.time()}
+    if name == "get_env":
+        return {"SHELL": "/bin/sh", "EDITOR": "ed"}
+    about = {
+        "founder": "Berta Lund",
+        "founding_place": "Odense",
+        "root": "/srv/club",
+        "language": "Danish",
+        "asked_at": time.time(),
+    }
     return {**about, "totalMembers": 57} if name == "club_info" else {"language": "Norwegian"}
 
 
@@ -111,6 +119,7 @@ WORLDS = {
         tool("club_settings", "The settings.", READ_ONLY),
         tool("club_info", "About the club.", READ_ONLY),
         tool("read_club", "More about the club.", READ_ONLY),
+        tool("get_env", "The environment.", READ_ONLY),
     ]),
     "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),
     "prose": (prose, [tool("tell", "Tells a story.", READ_ONLY)]),
