@@ -36,6 +36,10 @@ Boats:
 
 Waiting Time: 24 months
 
+Lakes:
+  1. North (12 islands)
+  2. South (7 islands)
+
 ## Rules
 - Quiet: no radios here
 - Vests: always worn
@@ -61,7 +65,7 @@ largest folders
 
 def test_an_outline_gives_a_record_of_its_own_and_a_list_below_each_plural() -> None:
     assert is_outline(OUTLINE) and form_of([OUTLINE], of_itself=True) == "outline"
-    own, boats, rules = read_outline(OUTLINE)
+    own, boats, lakes, rules = read_outline(OUTLINE)
     assert own.name == "Boat Club Settings" and not own.several
     assert own.records[0] == {
         "Yearly Fee usd": 1200,
@@ -71,6 +75,7 @@ def test_an_outline_gives_a_record_of_its_own_and_a_list_below_each_plural() -> 
     }
     assert boats.name == "Boats" and boats.several
     assert boats.records[1] == {"name": "Otter", "hired percent": 40}
+    assert lakes.records[1] == {"name": "South", "islands": 7}
     assert rules.name == "Rules" and len(rules.records) == 2  # what stands below the list is of nothing known
     assert rules.records[0] == {"name": "Quiet", "description": "no radios here"}
 
@@ -124,6 +129,8 @@ def test_lines_that_find_nothing_do_not_hide_the_columns_of_a_tool() -> None:
     [
         "one  two\nthree  four\nfive  six",
         "a  1\na  2\na  3",
+        "a  1\nb  2\nc  3",
+        "  12   80   500 a.txt\n   3   20   100 b.txt\n  15  100   600 c.txt",
         "a  1\nb  x\nc  3",
         "words in a line\nand more of them\n  x   3\n  y   4\n",
     ],

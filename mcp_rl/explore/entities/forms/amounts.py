@@ -76,7 +76,7 @@ def _amounts(record: Record) -> Record | None:
     if not isinstance(cell, str):
         return None
     found: Record = {}
-    for part in cell.split(", "):
+    for part in re.split(r", | [-|\u2013\u2014] ", cell):
         amount = _AMOUNT.fullmatch(part)
         if amount is None:
             return None

@@ -28,6 +28,7 @@ _SHAPES = (
     ("age", re.compile(r"\d{1,9}(?:ms|[smhdwy]|mo)(?: ago)?")),
     ("date", re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?")),
 )
+_NUMBERED = re.compile(r"[-+]?\d[\d.,]{0,15}[A-Za-z%]{0,3} ")
 _HEADING = re.compile(r"(?:(by) )?([A-Za-z][A-Za-z ]{1,40}?)(?: *\(\d{1,9}\))?:?")
 _SOME = re.compile(
     r"(?i)\b(?:top|largest|smallest|biggest|newest|oldest|latest|recent|first|last|most|least|best|worst|other)\b"
@@ -51,7 +52,8 @@ def read_columns(text: str) -> list[RecordList]:
         rows = [_GAP.split(line.strip()) for line in block if _is_row(line)]
         heads = [line for line in block if not _is_row(line)]
         records = _records(rows)
-        if not records or heads != block[: len(heads)]:
+        bare = all(record.keys() == {"name"} for record in records)
+        if not records or (bare and not heads) or heads != block[: len(heads)]:
             above += block
             continue
         rows_read += len(rows)
@@ -93,6 +95,8 @@ def _records(rows: Sequence[Sequence[str]]) -> list[Record]:
     if len(texts) != 1 or "mixed" in shapes:
         return []
     names = texts[0]
+    if all(map(_NUMBERED.match, names)):  # a column whose gap is but one blank
+        return []
     if len(set(names)) < len(names) or any(len(name) > _LONGEST_CELL for name in names):
         return []
     field = "path" if all(map(is_path, names)) else "name"

@@ -24,6 +24,8 @@ _ITEM = re.compile(r"(?:[-*+\u2022\u00b7\u25aa\u25e6]|\d{1,4}[.)]) +(\S.*)")
 _SIGN = re.compile(r"^[\u2190-\u2bff\ufe0f\u200d\U0001f000-\U0001faff]{1,8} *")
 """A picture before a heading or a name."""
 _ASIDE = re.compile(r" *\([^()]{0,40}\)$")
+_COUNT = re.compile(r"(\S.{0,100}?) \((\d{1,9})(?: ([a-z]{2,20}))?\)")
+"""A name with a number in brackets behind it."""
 _HEADING = re.compile(r"[A-Za-z][A-Za-z&' -]{1,50}")
 _NAME = re.compile(r"[A-Za-z][\w /()&'-]{0,40}")
 _LABELLED = re.compile(r"([^\W\d_][\w ]{0,40}?): (\S.{0,80})")
@@ -247,6 +249,18 @@ def _describes(heading: str) -> bool:
     return singular(heading.lower().split(" ")[-1]) in _OF_ITSELF
 
 
+def _without_aside(record: Record) -> Record:
+    """Return a record with the amount that stands in brackets behind its name beside it: "alpha (120 files)".
+
+    Nothing says what a mere number there counts.
+    """
+    found = _COUNT.fullmatch(str(record.get("name", "")))
+    if found is None:
+        return record
+    unit = {"description": f"{found[2]} {found[3]}"} if found[3] and "description" not in record else {}
+    return {**record, "name": found[1], **unit}
+
+
 def _records(section: _Section) -> list[Record]:
     """Return the records of a section under a plural; none where any entry is a sentence."""
     heading = section.heading
@@ -254,7 +268,7 @@ def _records(section: _Section) -> list[Record]:
         return []
     if not is_plural(heading) or _describes(heading):
         return []
-    records = [described(item) for item in section.items]
+    records = [_without_aside(described(item)) for item in section.items]
     for record, pairs in zip(records, section.details, strict=True):
         for name, value in pairs:
             put_amount(record, name, value)
