@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from mcp_rl.explore.entities.forms.outline_form import pairs_beside
 from mcp_rl.rewards.dates import is_dated
 from mcp_rl.rewards.json_values import is_finite, leaves
 
@@ -14,6 +15,8 @@ SHORT_TEXT = 60
 """Most characters of a result that a final message can be expected to repeat."""
 _RESULT_KEYS = ("result", "value", "answer", "output")
 _CLOSING_NUMBER = re.compile(r"(?:\bis|=|:|\bequals)\s*(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*\.?$")
+_CLOSING_AMOUNT = re.compile(r"[A-Za-z]{2,20}(?: [a-z]{2,20})?: (\d{1,15}(?:\.\d{1,9})?)(?:%| [a-z]{2,20})")
+"""An amount with its name and its unit: "Total: 5 items"."""
 _SECRET_LINE = re.compile(r"(?i)(?:token|secret|passw|api_?key|credential)\w{0,40}\W{0,3}[=:]\W{0,3}[^\s\"']{6}")
 _NOTHING = re.compile(
     r"(?i)^\W*(?:error|null|none|undefined)\b|^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
@@ -43,7 +46,9 @@ def read_answer(text: str, arguments: dict[str, Any]) -> Answer:
         value = json.dumps(value)
     if isinstance(value, int | float):
         return Answer("number", value) if is_finite(value) else Answer("calls", None)
-    closing = _CLOSING_NUMBER.search(value or "")
+    if isinstance(value, str) and pairs_beside(value):
+        return Answer("calls", None)  # each of them may be asked for
+    closing = _CLOSING_NUMBER.search(value or "") or _CLOSING_AMOUNT.fullmatch(value or "")
     texts = [leaf.rstrip(". ") for leaf in leaves(arguments) if isinstance(leaf, str)]
     # A number that ends an argument's own text is an echo; then the whole text is the answer.
     if closing and len(value or "") <= 2 * SHORT_TEXT and not any(text.endswith(closing[1]) for text in texts):

@@ -1,12 +1,20 @@
-"""The parts of a JSON result that a request can speak of: "the id of the first of the notes in that result"."""
+"""The parts of a result that a request can speak of: "the id of the first of the notes in that result".
+
+They are those of a JSON value, or the values that stand beside names in an outline, in lines or in one line.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.entities.forms.amounts import number_in
+from mcp_rl.explore.entities.forms.outline_form import labelled
+from mcp_rl.explore.entities.nouns import is_plural
 from mcp_rl.explore.words import HANDLE_WORDS, noun_of, words_of
 
 if TYPE_CHECKING:
@@ -16,6 +24,8 @@ Path = tuple[str | int, ...]
 _DEEPEST = 4
 _LONGEST = 80
 """Most characters of a text that is passed on as an argument."""
+_WORDS = re.compile(r"[A-Za-z][a-z]+(?: [A-Za-z][a-z]+){1,3}|[a-z]{3,}|Total|Name|Title|Version|Size|Language|Average")
+"""A name that can stand in a sentence."""
 _ORDINALS = ("first", "second", "third")
 
 
@@ -41,12 +51,35 @@ class Part:
 
 
 def parts_of(text: str) -> list[Part]:
-    """Return the parts of a JSON object or list; none for any other text."""
+    """Return the parts of a JSON object or list, or of a text made of names and values; none for any other text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return []
+        return _labelled_parts(text)
     return list(_parts(value, ())) if isinstance(value, dict | list) else []
+
+
+def _labelled_parts(text: str) -> list[Part]:
+    """Return the values that stand beside names, without names that stand there twice. An amount is its number."""
+    found = labelled(text)
+    named = Counter((heading, name) for heading, name, _ in found)
+    parts = []
+    for heading, name, value in found:
+        number = number_in(value)
+        listed = is_plural(name) and ", " in value
+        if named[heading, name] == 1 and _is_short(value) and not listed:
+            path = (heading, name) if heading else (name,)
+            parts.append(Part(path, value if number is None else number, _labelled_phrase(*path)))
+    return parts
+
+
+def _labelled_phrase(*path: str) -> str:
+    """Return the name in words; one that is no words of English stands as the result has it."""
+    *above, name = path
+    if above:
+        return f"the value of '{name}' under '{above[0]}'"
+    # One word with a capital letter may be the name of a thing: "Oslo: 5".
+    return f"the {name.lower()}" if _WORDS.fullmatch(name) else f"the value of '{name}'"
 
 
 def fits(part: Part, parameter: str) -> bool:

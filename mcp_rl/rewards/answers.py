@@ -24,9 +24,11 @@ TOLERANCE = 1e-6
 """Relative tolerance, and absolute for an expected 0. The options `tolerance` and `absolute` override it. Whole numbers
 are compared exactly without them."""
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w)"
+    r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
+    r"(?!(?!(?:(?:[kKMGT]i?)?B|ms|kg|km|h)\b)\w)"
     r"|(?<![\w.])[-+\u2212]?\.\d+(?:[eE][-+]?\d+)?(?!\w)"
 )
+"""A number that no letter continues, but for a unit: 552B, 30ms."""
 _MOST_WORDS_FACTOR, _MOST_WORDS_EXTRA = 3, 25
 """A text answer may have this many times the expected words, and as many extra: reciting everything must fail."""
 

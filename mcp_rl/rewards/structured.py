@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _MOST_FILLERS = 8
 """Most words, the item included, in an entry of a list ("the file a.txt")."""
 _ITEM = "\x00"
+_AMOUNT = re.compile(r"[$€£]?(\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(\.\d{1,9})?")
+"""An item that is a number: with a sign of money or without, with commas between thousands or without."""
 
 
 def json_answer(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
@@ -111,7 +113,16 @@ def _item(value: Any) -> str:
         value = int(value)
     if not isinstance(value, str):
         return json.dumps(value, sort_keys=True)
+    if _AMOUNT.fullmatch(value.strip()):
+        return re.sub(r"[$€£,]", "", value.strip())
     return normalised(value) or value.strip()
+
+
+def _spellings(value: str) -> str:
+    """Return an expression for the ways in which an item is written."""
+    if (amount := _AMOUNT.fullmatch(value)) is not None and not value.isdigit():
+        return "[$€£]?" + amount[1].replace(",", ",?") + re.escape(amount[2] or "")
+    return r"\s+".join(map(re.escape, value.split()))
 
 
 def _json_list(answer: str) -> list[Any] | None:
@@ -135,8 +146,7 @@ def _written(answer: str, wanted: dict[str, Any]) -> tuple[list[Any], list[str]]
     """Return the same for a list in words: items found are blanked out, longest first, and the rest is examined."""
     left, missing = answer.replace(_ITEM, " "), []
     for value in sorted(wanted.values(), key=lambda value: -len(str(value))):
-        words = r"\s+".join(map(re.escape, str(value).split()))
-        left, found = re.subn(rf"(?<![\w.-]){words}(?!\w|\.\d)", _ITEM, left, flags=re.IGNORECASE)
+        left, found = re.subn(rf"(?<![\w.-]){_spellings(str(value))}(?!\w|\.\d)", _ITEM, left, flags=re.IGNORECASE)
         if not found:
             missing.append(value)
     introduction, colon, rest = left.partition(":")

@@ -25,6 +25,20 @@ def holds(answer: str, kind: str, expected: Any, **options: Any) -> bool | None:
 @pytest.mark.parametrize(
     ("answer", "right"),
     [
+        ("$50,000, $100,000", True),
+        ("The presets are 50000 and 100000.", True),
+        ('["50,000", 100000]', True),
+        ("$50,000, $100,000 and $250,000", False),
+        ("$50,000", False),
+    ],
+)
+def test_items_that_are_amounts_may_be_spelled_otherwise(answer: str, right: bool) -> None:
+    assert holds(answer, "set", ["$50,000", "$100,000"]) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
         ('{"name": "Kim", "age": 42}', True),
         ('Here it is:\n```json\n{"age": 42.0, "name": "Kim", "more": [1]}\n```\nAnything else?', True),
         ('First {"age": 1}, or rather {"name": "Kim", "age": 42}.', True),

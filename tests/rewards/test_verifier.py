@@ -73,6 +73,8 @@ def test_the_last_number_of_the_final_message_counts(answer: str, right: bool) -
         ("\\boxed{0.25}", 0.25),
         ("about 1e-07", 1e-7),
         ("(−5)", -5),  # noqa: RUF001
+        ("It has 552B.", 552),
+        ("$100,000", 100_000),
         ("0", 0),
     ],
 )

@@ -23,6 +23,7 @@ from mcp_rl.explore.entities.keeping import collect
 from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told, thing_asked_about
 from mcp_rl.explore.entities.nouns import plural
 from mcp_rl.explore.entities.parameters import may_be_id_of, parameters_of
+from mcp_rl.explore.entities.singles import singles_of
 from mcp_rl.explore.entities.survey import Survey
 from mcp_rl.explore.entities.world_model import (
     Entity,
@@ -107,8 +108,8 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
     async with _another_place(sessions, server, params) as session_again:
         again = await _repeated(session_again, first, 2 * seconds, pace)
     built = _Assembly(server.name, survey, first, again, spent).built()
-    if server.stateful and built.model.entities:
-        meter = EffectMeter(sessions, server, params, survey, built.model)
+    if server.stateful and (known := _without_singles(built.model)).entities:
+        meter = EffectMeter(sessions, server, params, survey, known)
         effects = await meter.measured(_changing(session, server, tools), _pool(first))
         slots = dict.fromkeys((*built.model.slots, *meter.slots))
         changes = {"effects": tuple(effects), "slots": tuple(slots)}
@@ -224,7 +225,11 @@ class _Assembly:
         kinds = {noun: draft for noun, draft in drafts.items() if noun in names}
         complete = self._complete(entities)
         in_parts = self._complete_in_parts(entities, complete)
-        entities, observations = self._observed(entities, complete, in_parts)
+        singles = singles_of(self._once, self._twice, self._answers, self._again)
+        complete |= {one.kind: sorted({at for fact in one.facts.values() for at in fact.shown_by}) for one in singles}
+        told, observations = self._observed([*entities, *singles], complete, in_parts)
+        entities = [one for one in told if one.kind in kinds]
+        alone = [one for one in told if one.kind not in kinds]
         abouts = _descriptions(self._survey.reader.tools.values())
         described_kinds = {
             noun: EntityKind(
@@ -243,8 +248,8 @@ class _Assembly:
         references = tuple(_references(described_kinds, entities, set(self._survey.places)))
         model = WorldModel(
             server=self._name,
-            kinds=_with_relations(described_kinds, references),
-            entities=tuple(entities),
+            kinds=_with_relations(described_kinds, references) | _single_kinds(alone, abouts),
+            entities=(*entities, *alone),
             observations=tuple(observations),
             slots=tuple(
                 slot
@@ -260,9 +265,10 @@ class _Assembly:
         kept = {
             name: tools for name in fields if (tools := self._trusted(draft, name)) and not _says_the_kind(draft, name)
         }
+        listed = self._listed_files() if draft.noun == "file" else frozenset()
         for key, told in draft.things.items():
-            if key in draft.ambiguous or key in self._survey.places:  # where the server begins, no listing shows
-                continue
+            if key in draft.ambiguous or (key in self._survey.places and key not in listed):
+                continue  # where the server begins, no listing shows
             facts: dict[str, Fact] = {}
             for name, tools in kept.items():
                 value = told[name].value(tools) if name in told else None
@@ -270,6 +276,11 @@ class _Assembly:
                     facts[name] = Fact(value=value[0], shown_by=tuple(sorted(value[1])))
             if draft.key in facts:
                 yield Entity(kind=draft.noun, key=key, facts=facts)
+
+    def _listed_files(self) -> frozenset[Any]:
+        """Return the paths of files that listings show among others, though exploring began at some of them."""
+        lists = (one.keys for one in self._once.listings if one.noun == "file" and len(one.keys) > 1)
+        return frozenset().union(*lists)
 
     def _on_known_things(self, entities: Sequence[Entity]) -> list[Entity]:
         """Return the things without those rows of tables that stand on none of the others."""
@@ -410,7 +421,9 @@ class _Assembly:
         if not model.entities:
             yield _why_empty(self._name, self._answers, self._survey)
         for noun, draft in self._once.drafts.items():
-            if draft.left_out or any(listing.noun == noun and listing.cut for listing in self._once.listings):
+            known = model.kinds.get(noun)
+            cut = any(listing.noun == noun and listing.cut for listing in self._once.listings)
+            if draft.left_out or (cut and not (known is not None and known.complete)):
                 yield (
                     f"Of the {plural(noun)} of {self._name}, {min(len(draft.things), MOST_ENTITIES)} are in the model, "
                     "and the server has more."
@@ -427,6 +440,31 @@ class _Assembly:
                 f"{self._name} was asked for {self._spent:.0f} s and not about everything; what it holds beyond is "
                 "not in."
             )
+
+
+def _single_kinds(singles: Sequence[Entity], abouts: Mapping[str, str]) -> dict[str, EntityKind]:
+    """Return the kinds of records that stand alone."""
+    return {
+        one.kind: EntityKind(
+            name=one.kind,
+            plural=plural(one.kind),
+            key="",
+            fields={
+                name: described(name, [fact.value], one.kind, is_key=False, about=abouts.get(name, ""))
+                for name, fact in one.facts.items()
+            },
+            complete=True,
+            single=True,
+        )
+        for one in singles
+    }
+
+
+def _without_singles(model: WorldModel) -> WorldModel:
+    """Return a model without the kinds that have one thing alone, which no listing shows to change."""
+    kinds = {name: kind for name, kind in model.kinds.items() if not kind.single}
+    entities = tuple(one for one in model.entities if one.kind in kinds)
+    return model.model_copy(update={"kinds": kinds, "entities": entities})
 
 
 def _says_the_kind(draft: Draft, name: str) -> bool:

@@ -28,8 +28,9 @@ TIME = re.compile(
 """A date, a time of day, or both."""
 UNITS = {
     "seconds": "seconds", "secs": "seconds", "sec": "seconds", "ms": "milliseconds", "millis": "milliseconds",
-    "minutes": "minutes", "mins": "minutes", "hours": "hours", "days": "days", "weeks": "weeks", "years": "years",
-    "bytes": "bytes", "kb": "kB", "mb": "MB", "gb": "GB", "km": "km", "meters": "m", "metres": "m", "miles": "miles",
+    "minutes": "minutes", "mins": "minutes", "hours": "hours", "days": "days", "weeks": "weeks", "months": "months",
+    "years": "years", "bytes": "bytes", "kb": "kB", "mb": "MB", "gb": "GB", "km": "km", "meters": "m", "metres": "m",
+    "miles": "miles",
     "kg": "kg", "grams": "g", "celsius": "°C", "fahrenheit": "°F", "percent": "%", "pct": "%", "percentage": "%",
     "usd": "US dollars", "eur": "euros", "gbp": "pounds", "dollars": "US dollars", "euros": "euros", "px": "pixels",
     "pixels": "pixels", "m": "m", "cm": "cm", "ha": "ha", "g": "g", "l": "l", "min": "minutes", "h": "hours",

@@ -120,6 +120,8 @@ class Things:
 
     drafts: dict[str, Draft] = field(default_factory=dict)
     listings: list[ListedThings] = field(default_factory=list)
+    unclaimed: list[Sighting] = field(default_factory=list)
+    """Single records that are about none of these things."""
 
     def noun_with(self, key: Any) -> str | None:
         """Return the kind that has a thing of this key, or None."""
@@ -169,8 +171,8 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
     for noun, placed in tables.items():
         _add_rows(result, noun, placed)
     singles = [one for one in sightings if not one.several]
-    for one in _unkeyed(result, singles, answers, subjects):
-        edges.append(one)
+    result.unclaimed = _unkeyed(result, singles, answers, subjects)
+    edges += result.unclaimed
     _add_texts(result, answers, sightings, subjects)
     for one in edges:
         _add_edges(result, one)

@@ -48,6 +48,8 @@ class Sighting:
     """True if each record said itself what it is."""
     rows: bool = False
     """True for the rows of a table on a page."""
+    titled: bool = False
+    """True if the result names what it is about, false if only the tool's name says it."""
 
 
 @dataclass
@@ -80,7 +82,11 @@ class Reader:
         for tool, texts in by_tool.items():
             step = max(1, len(texts) // _MOST_TEXTS)
             of_addresses = any(one.is_address and one.required for one in self._parameters[tool])
-            self.forms[tool] = form_of(texts if of_addresses else texts[::step], of_addresses=of_addresses)
+            self.forms[tool] = form_of(
+                texts if of_addresses else texts[::step],
+                of_addresses=of_addresses,
+                of_itself=not any(one.required for one in self._parameters[tool]),
+            )
 
     def sightings(self, answers: Sequence[Answered]) -> list[Sighting]:
         """Return what each of these answers shows."""
@@ -116,8 +122,9 @@ class Reader:
                 by_noun.setdefault(own, []).append(record)
             for own, kept in (by_noun or {noun: []}).items():
                 yield Sighting(
-                    index, answer.tool, own, tuple(kept), found.several, found.cut, bool(typed or override), found.rows
-                )
+                    index, answer.tool, own, tuple(kept), found.several, found.cut, bool(typed or override), found.rows,
+                    titled=bool(found.name) and noun_in(found.name) == own,
+                )  # fmt: skip
 
     def _noun(self, tool: str, found: RecordList) -> str:
         noun = noun_in(found.name) if found.name else ""

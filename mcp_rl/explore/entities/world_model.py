@@ -38,7 +38,7 @@ class EntityKind(_Part):
     """A singular noun, such as "note"."""
     plural: str
     key: str
-    """The name of the field that tells one thing of the kind from another."""
+    """The name of the field that tells one thing of the kind from another; empty for a kind with one thing alone."""
     fields: dict[str, EntityField]
     complete: bool
     """True if a listing shows every thing of the kind; of rows, if those of every thing that has some were read."""
@@ -47,6 +47,8 @@ class EntityKind(_Part):
 
     Rows on different pages may have the same name, so only the pair tells them apart.
     """
+    single: bool = False
+    """True where there is one thing of the kind and no other: the configuration of the server. It has no key."""
 
 
 class Observation(_Part):

@@ -71,7 +71,10 @@ def _near(program: Program, world: WorldModel, random: random.Random) -> Iterato
         yield replace(program, most=not program.most)
     if isinstance(program, TotalOf):
         yield CountOf(program.things)
-    if isinstance(program, FieldOf | IfAny | ExtremeOf):
+    if isinstance(program, FieldOf) and world.kinds[program.things.kind].single:
+        for name in world.kinds[program.things.kind].fields:
+            yield replace(program, field=name)
+    elif isinstance(program, FieldOf | IfAny | ExtremeOf):
         others = [one for one in world.of_kind(program.things.kind) if program.field in one.facts]
         for one in random.sample(others, min(3, len(others))):
             yield FieldOf(ChosenThings(program.things.kind, identity(world, one)), program.field)

@@ -37,6 +37,7 @@ from mcp_rl.scenarios.goals.program import (
 from mcp_rl.scenarios.goals.propose import ProgramDrawer, alternating, proposals
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.rows.drawer import RowDrawer
+from mcp_rl.scenarios.goals.singles import SingleDrawer, values_beside
 from mcp_rl.scenarios.goals.values import moment, shown, without_zone_name
 from mcp_rl.scenarios.goals.words import English, quoted
 
@@ -164,6 +165,7 @@ class Questions:
         self._requests = Requests(self.english, ToolNames(tools))
         self._drawer = ProgramDrawer(self.english, self._random)
         self._row_drawer = RowDrawer(self.english, self._random)
+        self._single_drawer = SingleDrawer(self.english, random.Random(f"{seed}:singles"))
         self._view = View(world)
         self.lookups = Lookups(world)
 
@@ -172,6 +174,7 @@ class Questions:
         chosen, idle = _Balance(wanted), 0
         tries = _TRIES * sum(wanted.values())
         drawn = alternating(proposals(self._drawer, tries), self._row_drawer.proposals(tries))
+        drawn = alternating(drawn, self._single_drawer.proposals())
         for outcome, program in drawn:
             if chosen.full or idle > _MOST_IDLE:
                 break
@@ -248,6 +251,9 @@ class Questions:
     def other_answers(self, evaluated: Evaluated) -> list[JsonValue]:
         """Return the few other values that the field asked for has, which a message could list all at once."""
         program, kind = evaluated.program, kind_of(evaluated.program)
+        if self._world.kinds[kind].single:
+            beside = values_beside(self.english, kind, self._answered_field(program))
+            return [*beside[:_MOST_OTHERS]]
         if isinstance(program, FieldOf) and program.through:
             kind = next(r.to for r in self._world.references if (r.kind, r.field) == (kind, program.through))
         name = self.english.name_field(kind) if isinstance(program, NamesOf) else self._answered_field(program)
@@ -395,7 +401,7 @@ class _Balance:
 
     def has_room(self, outcome: str, program: Program) -> bool:
         """Return whether a question of a program could be taken in, before its calls are looked for."""
-        things = repr(choice_of(program))
+        things = _choice(program)
         if things != "None" and self._choices[things] >= _SAME_CHOICE + sum(self._wanted.values()) // 60:
             return False
         if isinstance(program, FieldOf):
@@ -413,7 +419,7 @@ class _Balance:
         ):
             return False
         self._texts.add(question.text)
-        self._choices[repr(choice_of(question.evaluated.program))] += 1
+        self._choices[_choice(question.evaluated.program)] += 1
         self._answers[group][answer] += 1
         self._outcomes[question.level, question.outcome] += 1
         self._levels[question.level] += 1
@@ -421,9 +427,17 @@ class _Balance:
         return True
 
 
+def _choice(program: Program) -> str:
+    """Return the choice of things of which there are not too many questions; a thing that is alone is none."""
+    alone = isinstance(program, FieldOf) and not program.things.conditions
+    return repr(program if alone else choice_of(program))
+
+
 def guess_group(question: GoalQuestion) -> str:
     """Return the kind of question by which a guesser who has seen the others would guess."""
     asked = getattr(question.evaluated.program, "field", "")
+    if isinstance(question.evaluated.program, FieldOf) and not question.evaluated.program.things.conditions:
+        return f"alone {question.answer.form}"
     return f"{question.outcome} {kind_of(question.evaluated.program)} {asked} {question.answer.form}"
 
 

@@ -23,6 +23,7 @@ from mcp_rl.scenarios.goals.program import (
     kind_of,
 )
 from mcp_rl.scenarios.goals.rows.requests import RowRequests
+from mcp_rl.scenarios.goals.singles import single_forms
 from mcp_rl.scenarios.goals.words import (
     PAST,
     PEOPLE,
@@ -103,6 +104,8 @@ class Requests:
             return RowRequests(self._english, kind_of(program)).forms(program)
         match program:
             case FieldOf(things, name, through):
+                if self._english.world.kinds[things.kind].single:
+                    return single_forms(self._english, things.kind, name)
                 if through:
                     return self._field_through(things, name, through)
                 return self._field(things.kind, name, self._english.the_one(things))

@@ -68,6 +68,37 @@ def passing(name: str, given: dict[str, Any]) -> object:
     }
 
 
+SETTINGS = """Boat Club Settings
+==================
+
+Yearly Fee: $1,200
+Open Months: May, June, July
+
+Boats:
+  - Heron: 25% hired
+  - Otter: 40% hired
+  - Swan: 15% hired
+
+Waiting Time: 24 months
+"""
+
+
+def club(name: str, given: dict[str, Any]) -> object:
+    """Tell of itself: in an outline, in a record, and in another that contradicts this one."""
+    if name == "club_settings":
+        return SETTINGS
+    if name == "get_env":
+        return {"SHELL": "/bin/sh", "EDITOR": "ed"}
+    about = {
+        "founder": "Berta Lund",
+        "founding_place": "Odense",
+        "root": "/srv/club",
+        "language": "Danish",
+        "asked_at": time.time(),
+    }
+    return {**about, "totalMembers": 57} if name == "club_info" else {"language": "Norwegian"}
+
+
 def as_text(result: object) -> str:
     return result if isinstance(result, str) else json.dumps(result)
 
@@ -83,6 +114,12 @@ WORLDS = {
         tool("list_changes", "Lists all changes.", READ_ONLY),
         tool("show_change", "One change with its patch.", READ_ONLY, change="string"),
         tool("file_status", "Files by what becomes of them.", READ_ONLY),
+    ]),
+    "club": (club, [
+        tool("club_settings", "The settings.", READ_ONLY),
+        tool("club_info", "About the club.", READ_ONLY),
+        tool("read_club", "More about the club.", READ_ONLY),
+        tool("get_env", "The environment.", READ_ONLY),
     ]),
     "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),
     "prose": (prose, [tool("tell", "Tells a story.", READ_ONLY)]),

@@ -28,6 +28,8 @@ _TAILED = re.compile(r"\*{0,2}([^:*\n]{1,80}?)\*{0,2}(?:: | [-\u2013\u2014] )\*{
 _PATH = re.compile(r"(?:/|\./|[A-Za-z]:\\)?[\w.@+ -]{1,120}(?:[/\\][\w.@+ -]{1,120}){0,40}/?")
 _MARKED = re.compile(r"([a-z]{2,12}(?: [a-z]{2,12})?): +(\S.*)")
 """A path with what became of it: "new file:   a.txt"."""
+_CHAPTER = re.compile(r"#{1,6} ")
+_WORDS_IN_SENTENCE = 5
 _LEAST_SHARE = 0.6
 _LONGEST_LINE = 2_000
 
@@ -57,22 +59,30 @@ def _items(lines: list[str], cut: bool) -> list[RecordList]:
             title = stripped.strip("#*: ")
         else:
             others += not indented
-    if not own or own < _LEAST_SHARE * (own + others) or not all(records):
+    if not own or own < _LEAST_SHARE * (own + others) or not all(records) or _is_document(lines, records):
         return []
     labelled = any("type" in record for record in records)
     return [limited(records, title, cut=cut)] if own > 1 or labelled or title else []
 
 
+def _is_document(lines: list[str], records: list[Record]) -> bool:
+    """Return whether a text has chapters whose lists hold sentences, as instructions do."""
+    chapters = sum(_CHAPTER.match(line) is not None for line in lines)
+    names = [str(record["name"]) for record in records if record.keys() == {"name"}]
+    words = sum(len(name.split()) for name in names)
+    return chapters > 1 and len(names) > len(records) / 2 and words >= _WORDS_IN_SENTENCE * len(names)
+
+
 def _item(found: re.Match[str]) -> Record:
     if found.re is _LABELLED:
-        return {"type": found[1].lower(), **_described(found[2])}
+        return {"type": found[1].lower(), **described(found[2])}
     text = found[1]
     if box := _BOX.fullmatch(text):
-        return {**_described(box[2]), "done": box[1] != " "}
-    return _described(text)
+        return {**described(box[2]), "done": box[1] != " "}
+    return described(text)
 
 
-def _described(text: str) -> Record:
+def described(text: str) -> Record:
     """Return the record of an entry: its name, and what stands beside it."""
     record: Record = {}
     if (found := _SIZED.fullmatch(text)) is not None:
@@ -130,7 +140,7 @@ def _paths(lines: list[str], cut: bool) -> list[RecordList]:
     title = ""
     if len(filled) > 1 and filled[0].endswith(":"):
         title, filled = filled[0].rstrip(":"), filled[1:]
-    if not filled or not all(_PATH.fullmatch(line) and _is_path(line) for line in filled[:MOST_RECORDS]):
+    if not filled or not all(_PATH.fullmatch(line) and is_path(line) for line in filled[:MOST_RECORDS]):
         return []
     if len(filled) == 1 and not title and not filled[0].startswith("/"):
         return []
@@ -151,12 +161,12 @@ def read_sections(text: str) -> list[RecordList]:
         elif heading and stripped and not (stripped[0] == "(" and stripped[-1] == ")"):
             found = _MARKED.fullmatch(stripped)
             path = found[2] if found else stripped
-            if not _PATH.fullmatch(path) or not _is_path(path):
+            if not _PATH.fullmatch(path) or not is_path(path):
                 return []
             records.append({"path": path, "heading": heading, **({"mark": found[1]} if found else {})})
     told = any("mark" in record for record in records) or len({record["heading"] for record in records}) > 1
     return [limited(records, "files", cut=cut)] if told else []
 
 
-def _is_path(line: str) -> bool:
+def is_path(line: str) -> bool:
     return "/" in line or "\\" in line or re.fullmatch(r"[\w-]+(?:\.[A-Za-z]\w{0,4}){1,2}", line) is not None

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from mcp_rl.explore.entities.forms.records import Record
 
-_MONEY = {"$": "usd", "€": "eur", "£": "gbp"}
+MONEY = {"$": "usd", "€": "eur", "£": "gbp"}
+"""Units of amounts of money by their signs, as they stand in names of fields."""
 _QUANTITY = re.compile(
     r"(?P<before>[$€£]?) ?(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,9})?) ?(?P<after>[A-Za-z%]{0,10}|[€£$])"
 )
@@ -53,7 +54,7 @@ def _quantity(cell: Any) -> tuple[str, Any] | tuple[None, None]:
     if found is None or (found["before"] and found["after"]):
         return None, None
     unit = found["before"] or found["after"]
-    unit = _MONEY.get(unit, unit)
+    unit = MONEY.get(unit, unit)
     if unit and unit.lower() not in UNITS:
         return None, None
     return unit, value_of(found["number"].replace(",", ""))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.entities.forms.column_form import read_columns
 from mcp_rl.explore.entities.forms.json_form import read_json, read_json_lines, read_python, records_in
 from mcp_rl.explore.entities.forms.list_form import read_list, read_sections
+from mcp_rl.explore.entities.forms.outline_form import is_outline, read_outline
 from mcp_rl.explore.entities.forms.page_form import is_page, read_page
 from mcp_rl.explore.entities.forms.pair_form import read_pairs
 from mcp_rl.explore.entities.forms.table_form import read_table
@@ -27,26 +29,43 @@ _FORMS: Mapping[str, Callable[[str], list[RecordList]]] = {
     "page": read_page,
     "table": read_table,
     "sections": read_sections,
+    "outline": read_outline,
     "pairs": read_pairs,
     "list": read_list,
+    "columns": read_columns,
 }
+_FITS: Mapping[str, Callable[[str], object]] = {"page": is_page, "outline": is_outline}
+"""What tells a form, where reading finds something in other texts too."""
 _LEAST_SHARE = 0.8
 """Least share of a tool's results that must have the form."""
+_FEWEST_LINES, _LISTS = 2, 0.3
+"""Line ends in a list of rows without names, and the least share of a tool's results that are so long."""
 _TEXT_KEYS = ("result", "content", "text", "output")
 
 
-def form_of(texts: Sequence[str], *, of_addresses: bool = False) -> str | None:
+def form_of(texts: Sequence[str], *, of_addresses: bool = False, of_itself: bool = False) -> str | None:
     """Return the form that nearly all of a tool's results have, or None where they have none.
 
     `of_addresses`: the tool shows what is at an address, where some pages lead to others and many lead nowhere.
+    `of_itself`: it needs no arguments, so that an outline is what the server tells, and no text that somebody wrote.
     """
     unwrapped = [text_inside(text) for text in texts]
     for name, read in _FORMS.items():
-        fits: Callable[[str], object] = is_page if name == "page" else read
-        least = 1 if name == "page" and of_addresses else _LEAST_SHARE * len(texts)
-        if texts and sum(bool(fits(text)) for text in unwrapped) >= least:
+        if name == "outline" and not of_itself:
+            continue
+        fits = _FITS.get(name, read)
+        held = _of_several_lines(unwrapped) if name == "columns" else unwrapped
+        least = 1 if name == "page" and of_addresses else _LEAST_SHARE * len(held)
+        if held and sum(bool(fits(text)) for text in held) >= least:
             return name
     return None
+
+
+def _of_several_lines(texts: Sequence[str]) -> list[str]:
+    """Return the texts that may be a list, where they are no exceptions: the others are lines that say nothing is
+    there."""
+    several = [text for text in texts if text.count("\n") >= _FEWEST_LINES]
+    return several if len(several) >= _LISTS * len(texts) else []
 
 
 def read_as(form: str, text: str) -> list[RecordList]:
