@@ -15,6 +15,7 @@ import anyio
 
 from mcp_rl.explore.answer import holds_no_text
 from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.entities.abbreviations import words_used
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
 from mcp_rl.explore.entities.effects import EffectMeter
 from mcp_rl.explore.entities.fields import described, words_for_relation
@@ -47,7 +48,7 @@ from mcp_rl.toolserver.pool import Sessions, open_sessions
 from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mcp_rl.config import ToolsConfig
     from mcp_rl.scenario import ServerParams
@@ -225,16 +226,14 @@ class _Assembly:
         complete = self._complete(entities)
         in_parts = self._complete_in_parts(entities, complete)
         entities, observations = self._observed(entities, complete, in_parts)
-        abouts = _descriptions(self._survey.reader.tools.values())
+        tools = self._survey.reader.tools.values()
+        abouts, known = _descriptions(tools), words_used(tools, self._answers)
         described_kinds = {
             noun: EntityKind(
                 name=noun,
                 plural=plural(noun),
                 key=draft.key,
-                fields={
-                    name: described(name, values, noun, is_key=name == draft.key, about=abouts.get(name, ""))
-                    for name, values in _values(entities, noun).items()
-                },
+                fields=dict(self._fields(draft, _values(entities, noun), abouts, known)),
                 complete=noun in complete or noun in in_parts,
                 within=draft.within,
             )
@@ -254,6 +253,15 @@ class _Assembly:
             references=references,
         )
         return BuiltWorld(model, tuple(self._remarks(model)), tuple(self._survey.places))
+
+    def _fields(
+        self, draft: Draft, values: Mapping[str, Sequence[Any]], abouts: Mapping[str, str], known: Collection[str]
+    ) -> Iterator[tuple[str, EntityField]]:
+        """Yield the fields of a kind by their names; `known` are the words that the server uses."""
+        keys = frozenset(map(str, values.get(draft.key, ())))
+        for name, held in values.items():
+            about, is_key = abouts.get(name, ""), name == draft.key
+            yield name, described(name, held, draft.noun, is_key=is_key, about=about, known=known, keys=keys)
 
     def _entities(self, draft: Draft) -> Iterator[Entity]:
         fields = dict.fromkeys(name for told in draft.things.values() for name in told)
