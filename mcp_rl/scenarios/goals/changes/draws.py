@@ -83,7 +83,8 @@ class ChangeDraws:
 
     def the_place(self, place: Placing, folder: str) -> str:
         """Phrase a place, as in: the folder "notes"."""
-        return f"the {place.noun} {quoted(self.english.spoken(place.kind, place.place, folder))}"
+        noun = self.english.place(place.kind, place.noun)
+        return f"the {noun} {quoted(self.english.spoken(place.kind, place.place, folder))}"
 
     def value(self, kind: str, name: str, *, fresh: bool) -> JsonValue:
         """Draw a plausible value of a field: one of another thing, or a fresh one."""

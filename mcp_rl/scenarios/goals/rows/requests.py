@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore.entities.nouns import plural
 from mcp_rl.scenarios.goals.extremes import lead, superlatives
+from mcp_rl.scenarios.goals.phrases import article, is_plural, singular
 from mcp_rl.scenarios.goals.program import (
     Commonest,
     CountOf,
@@ -23,7 +24,7 @@ from mcp_rl.scenarios.goals.program import (
 from mcp_rl.scenarios.goals.rows.choice import RowChoice
 from mcp_rl.scenarios.goals.rows.places import Places
 from mcp_rl.scenarios.goals.values import shown
-from mcp_rl.scenarios.goals.words import PAST, PEOPLE, article, is_plural, quoted, sentence, singular
+from mcp_rl.scenarios.goals.words import PAST, PEOPLE, quoted, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
