@@ -153,7 +153,7 @@ class KnownThings:
                     f"I want {it} to say only this: {said}.",
                 ]
             else:
-                forms = [f"The {words} of {it} should be {said}.", f"Make {said} the {words} of {it}."]
+                forms = [f"The {words} of {it} should be {said}.", f"Change the {words} of {it} to {said}."]
         else:
             assert isinstance(program, CountOf)
             each = english.things(program.things, one=True)
