@@ -89,7 +89,11 @@ class Wording:
         self._phrases = phrases or {}
         self._descriptions = {tool.name: _first_sentence(tool.description or "") for tool in tools}
         self._described = Counter(self._descriptions.values())
-        self._words = _spoken_names([tool.name for tool in tools])
+        self._words = {
+            tool: words if words.split(" ")[0] in VERBS else f"use {names.get(tool, tool)}"
+            for tool, words in _spoken_names([tool.name for tool in tools]).items()
+        }
+        """Requests with the name of each tool: "scan folder", and "use text_stats"."""
 
     def one_step(
         self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool = True
@@ -188,12 +192,7 @@ def _spoken_names(tools: Sequence[str]) -> dict[str, str]:
     several = all(BETWEEN in tool for tool in tools)
     short = {tool: words_of(tool.partition(BETWEEN)[2] if several else tool) for tool in tools}
     counts = Counter(short.values())
-    return {tool: _asked(words if counts[words] == 1 else words_of(tool)) for tool, words in short.items()}
-
-
-def _asked(words: str) -> str:
-    """Return words after which "please" and "can you" read well: "scan folder", and "use text stats"."""
-    return words if words.split(" ")[0] in VERBS else f"use {words}"
+    return {tool: words if counts[words] == 1 else words_of(tool) for tool, words in short.items()}
 
 
 def _is_asked(description: str) -> bool:

@@ -100,9 +100,9 @@ def test_server_names_stay_out_of_requests_unless_tools_clash() -> None:
 
     together = ["notes__read_note", "notes__search", "web__search"]
     assert "Please read note" in said("notes__read_note", together)
-    assert "Please use notes search" in said("notes__search", together)
-    assert "Please use web search" in said("web__search", together)
-    assert "Please use a b" in said("a__b", ["a__b", "c"])
+    assert "Please use notes__search" in said("notes__search", together)
+    assert "Please use web__search" in said("web__search", together)
+    assert "Please use a__b" in said("a__b", ["a__b", "c"])
 
 
 def test_two_values_are_told_apart_unless_they_may_change_places() -> None:
@@ -119,7 +119,7 @@ def test_a_name_that_is_no_verb_is_used_rather_than_done() -> None:
     stats = Tool("text_stats", "", {"type": "object", "properties": {"text": {"type": "string"}}})
     wording = Wording([stats], {"text_stats": "text_stats"})
     found = {wording.one_step("text_stats", {"text": "hello"}, random.Random(seed)) for seed in range(200)}
-    assert "Please use text stats with text = 'hello'." in found
+    assert "Please use text_stats with text = 'hello'." in found
     assert not any(re.search(r"(?i)(?:please|can you|^) ?text stats", text) for text in found)
 
 

@@ -82,6 +82,8 @@ def joined(said: Sequence[str], *, several: bool) -> str:
     have = "have" if several else "has"
     if any(each.startswith(_CLAUSES) for each in said):
         not_have = "do not have" if several else "does not have"
+        said = [re.sub(r"^with an? ([\w ]+?) that ends in ", r"whose \1 ends in ", each) for each in said]
+        said = [re.sub(r"^with ([\w ]+?) that end in ", r"whose \1 end in ", each) for each in said]
         said = [re.sub(r"^with ", f"that {have} ", re.sub(r"^without ", f"that {not_have} ", each)) for each in said]
     text, before = "", ""
     for each in sorted(said, key=lambda one: (one.startswith(_CLAUSES), one.startswith("with"))):

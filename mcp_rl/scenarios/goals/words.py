@@ -171,22 +171,25 @@ class English:
             return False  # an address is where a thing is read, and nothing of it
         if words and words[-1] == "path" and name not in self._names[kind][:1]:
             return False  # its name says enough
-        if self._repeats_name(kind, name):
+        if self._repeats(kind, name):
             return False
         plain = all(
             re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS and not is_unclear(word) for word in words
         )
         return bool(words) and plain and (self.sort(kind, name) != "flag" or words[-1] in _ADJECTIVES)
 
-    def _repeats_name(self, kind: str, name: str) -> bool:
-        """Return whether a field tells nothing but what every thing is called."""
+    def _repeats(self, kind: str, name: str) -> bool:
+        """Return whether a field tells only what every thing is called, or what another tells in fewer words."""
         if (kind, name) not in self._repeating:
-            called, things = self.name_field(kind), self.world.of_kind(kind)
-            pairs = [
-                (one.facts[name].value, one.facts[called].value) for one in things if {name, called} <= {*one.facts}
-            ]
-            self._repeating[kind, name] = name != called and bool(pairs) and all(it == other for it, other in pairs)
+            words = self.words(kind, name)
+            others = [one for one in self.world.kinds[kind].fields if words.endswith(f" {self.words(kind, one)}")]
+            others += [self.name_field(kind)] * (name != self.name_field(kind))
+            self._repeating[kind, name] = any(self._are_equal(kind, name, other) for other in others)
         return self._repeating[kind, name]
+
+    def _are_equal(self, kind: str, name: str, other: str) -> bool:
+        facts = [one.facts for one in self.world.of_kind(kind) if {name, other} <= one.facts.keys()]
+        return bool(facts) and all(one[name].value == one[other].value for one in facts)
 
     def sort(self, kind: str, name: str) -> Sort:
         """Return what a field is to a speaker."""

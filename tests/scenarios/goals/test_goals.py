@@ -265,6 +265,11 @@ def test_what_a_thing_did_is_asked_for_by_its_verb() -> None:
         (["with 3 words", "with a tag mentioning 'b'"], False, "with 3 words and a tag mentioning 'b'"),
         (["that has 3 words", "that has one tag"], False, "that has 3 words and one tag"),
         (["with 3 words", "whose title contains 'b'"], False, "that has 3 words and whose title contains 'b'"),
+        (
+            ["with a name that ends in '.b'", "that mentions 'c'"],
+            False,
+            "whose name ends in '.b' and that mentions 'c'",
+        ),
         (["without any tags", "that mention 'b'"], True, "that do not have any tags and that mention 'b'"),
     ],
 )
@@ -307,10 +312,12 @@ def test_amounts_are_asked_for_by_their_nouns() -> None:
         "fat": EntityField(name="fat", words="fat", kind="number", unit="g"),
         "pro": EntityField(name="pro", words="pro", kind="number"),
         "called": EntityField(name="called", words="label", kind="text"),
+        "meta.tags": EntityField(name="meta.tags", words="meta tags", kind="list"),
     }
     kind = WORLD.kinds["note"].model_copy(update={"fields": fields})
+    same = {"called": "title", "fat": "words", "meta.tags": "tags"}
     things = [
-        one.model_copy(update={"facts": {**one.facts, "called": one.facts["title"], "fat": one.facts["words"]}})
+        one.model_copy(update={"facts": one.facts | {new: one.facts[old] for new, old in same.items()}})
         if one.kind == "note"
         else one
         for one in WORLD.entities
@@ -324,6 +331,7 @@ def test_amounts_are_asked_for_by_their_nouns() -> None:
     assert str(requests.of(ExtremeOf(ChosenThings("note"), "fat", False, "title"))).endswith("the least fat?")
     assert not english.usable("note", "pro")
     assert not english.usable("note", "called")
+    assert english.usable("note", "tags") and not english.usable("note", "meta.tags")
 
 
 def test_people_are_spoken_of_as_people() -> None:

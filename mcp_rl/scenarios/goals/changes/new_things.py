@@ -184,10 +184,8 @@ class NewThings:
                 english.about(program.things.kind, program.field).unit,
             )
             counts = english.sort(program.things.kind, program.field) == "count"
-            in_unit = f", in {unit}" if unit else ""
-            said = (
-                f"the total {'number of ' * counts}{words} of the {english.things(program.things)}{in_unit}, in digits"
-            )
+            alone = f", in {unit}, as a bare number" if unit else ", in digits"
+            said = f"the total {'number of ' * counts}{words} of the {english.things(program.things)}{alone}"
         else:
             return None
         return self._with_text(effect, program, evaluated, shown(answer), said)
