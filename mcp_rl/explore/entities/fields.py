@@ -35,6 +35,10 @@ UNITS = {
     "usd": "US dollars", "eur": "euros", "gbp": "pounds", "dollars": "US dollars", "euros": "euros", "px": "pixels",
     "pixels": "pixels", "m": "m", "cm": "cm", "ha": "ha", "g": "g", "l": "l", "min": "minutes", "h": "hours",
     "%": "%", "euro": "euros", "kmh": "km/h", "kph": "km/h", "mph": "mph", "hpa": "hPa", "mm": "mm", "cents": "cents",
+    **{code.lower(): code for code in (
+        "AED", "AUD", "BRL", "CAD", "CHF", "CNY", "CZK", "DKK", "HKD", "INR", "JPY", "MXN", "NOK", "NZD", "PLN", "SEK",
+        "SGD", "ZAR",
+    )},
 }  # fmt: skip
 """Units by the words for them, in lower case."""
 _ACTIONS = {

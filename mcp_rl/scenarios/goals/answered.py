@@ -45,8 +45,10 @@ _CONSTANTS = ("0", "1", "yes", "no", "true", "I do not know.", "")
 _WAYS = 3
 """Other solutions tried for one question."""
 _MOST_SEARCHES = 150
-_EXTRA, _EXTRA_LOOKED_UP = 1.3, 2.0
-"""Questions drawn for one that is wanted, since some do not hold, and of others a search tells the answer at once."""
+_EXTRA = 1.3
+"""Questions drawn for one that is wanted, since some do not hold."""
+_MORE = {"looked-up": 6}
+"""Further questions drawn of a level, where not the usual two: a search tells the answer of some at once."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,9 @@ class AnsweredQuestions:
 
     def _draw(self, wanted: Mapping[Level, int]) -> tuple[list[GoalQuestion], list[ReadingCall], list[ReadingCall]]:
         """Return questions, the calls that answer them, and the searches that may; takes seconds."""
-        extra = {level: _EXTRA_LOOKED_UP if level == "looked-up" else _EXTRA for level in wanted}
-        drawn = self._questions.draw({level: round(extra[level] * count + 2) for level, count in wanted.items()})
+        drawn = self._questions.draw(
+            {level: round(_EXTRA * count + _MORE.get(level, 2)) for level, count in wanted.items()}
+        )
         searches = list({repr(s): s for q in drawn for s in self._searches(q)}.values())[:_MOST_SEARCHES]
         lookups = self._questions.lookups
         return drawn, [call for q in drawn for call in lookups.calls(q.lookups, q.given)], searches

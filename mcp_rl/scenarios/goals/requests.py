@@ -300,7 +300,7 @@ class Requests:
                 return [f"What do the {said} cost together?", f"What would all {said} cost together?"]
         return [
             f"What is the total {words} of the {said}{in_unit}?",
-            f"Taken together, what {words} do the {said} have{in_unit}?",
+            f"Tell me the total {words} of the {said}{in_unit}.",
         ]
 
     # Comparisons
@@ -321,7 +321,11 @@ class Requests:
                 return [f"Which {deed.past} more {deed.objects} taken together, {sides}, and how many more?"]
             if english.sort(kind, name) == "size":
                 return [f"Which take up more space, the {things} {first} or those {second}, and how much more?"]
-            how = "how many" if english.sort(kind, name) == "count" else "how much"
+            sort = english.sort(kind, name)
+            if sort not in ("count", "mass"):
+                more = "Which cost more taken together" if sort == "cost" else f"Which have the higher total {added}"
+                return [f"{more}, the {things} {first} or those {second}, and by how much?"]
+            how = "how many" if sort == "count" else "how much"
             return [
                 f"Which have more {added} taken together, the {things} {first} or those {second}, and {how} more?",
                 f"Compare the {things} {first} with those {second}: which have more {added} in all, and {how} more?",
@@ -376,7 +380,8 @@ class Requests:
                 f"Among the {said}, which {one} occurs most often, and how often?",
             ]
         if english.sort(things.kind, name) == "place":
-            return [f"Which {one} holds the most {said}, and how many?"]
+            holds = "has" if english.is_person(things.kind) else "holds"
+            return [f"Which {one} {holds} the most {said}, and how many?"]
         if one.split()[-1] in PEOPLE and english.about(things.kind, name).kind == "text":
             return [f"Who is the {one} of the most {said}, and of how many?"]
         return [

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SCHEMA_WORDS = frozenset(
     "id ids uuid guid sha hash url uri href mime json etag cursor slug ref oid index idx inode mode raw html "  # noqa: SIM905
     "diff patch ctime mtime atime permissions metadata schema payload param params arg args kwargs enum null boolean "
-    "str int obj".split()
+    "str int obj relation relations".split()
 )
 """Words that only programs use for a field."""
 _LABELS = ("tag", "label", "keyword", "topic", "category", "genre")

@@ -21,6 +21,7 @@ from mcp_rl.toolserver.tools.listing import Tool
          "time", ""),
         ("duration_seconds", [1, 2.5], "song", "duration", "number", "seconds"),
         ("size", [10], "file", "size", "number", "bytes"),
+        ("value_aed", [10], "deal", "value", "number", "AED"),
         ("comment_count", [3], "issue", "comments", "number", ""),
         ("noteTitle", ["a"], "note", "title", "text", ""),
         ("isArchived", [True, False], "note", "archived", "flag", ""),

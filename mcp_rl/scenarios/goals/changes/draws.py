@@ -105,6 +105,12 @@ class ChangeDraws:
                 shared = [value for value in dict.fromkeys(map(str, seen)) if seen.count(value) > 1]
                 if shared and not fresh:
                     return self.random.choice(shared)
+                if (
+                    fresh
+                    and self.english.is_person(kind)
+                    and (new := [one for one in plausible.NAMES if one not in seen])
+                ):
+                    return self.random.choice(new)
                 names = plausible.NAMES if _is_name(self.english.words(kind, name), PEOPLE) else plausible.CITIES
                 if names is plausible.NAMES or _is_name(self.english.words(kind, name), _PLACES):
                     return self.random.choice([one for one in names if one not in seen] or names)

@@ -70,8 +70,8 @@ class KnownThings:
         is_label = english.sort(kind, str(effect.field)) == "label"
         if effect.does == "adds" and words in TOLD_ABOUT:
             whom = self._draws.said(program) if one else f"every {self._each(program)}"
-            return [f"{sentence(article(label))} should be added about {whom}: {said}",
-                    f"There should be one more {label} about {whom}: {said}"]  # fmt: skip
+            return [f"{sentence(article(label))} should be added about {whom}: {said}.",
+                    f"There should be one more {label} about {whom}: {said}."]  # fmt: skip
         if effect.does == "adds" and english.sort(kind, str(effect.field)) == "place":
             whom = self._draws.said(program) if one else f"every {self._each(program)}"
             return [f"{whom} should also be in the {english.place(kind, words)} {said}."]
