@@ -108,10 +108,11 @@ class ProgramDrawer:
                 shared.append(name)
         kinds = {name: english.about(kind, name).kind for name in usable}
         varied = [name for name in usable if len({str(_value(one, name)) for one in things}) >= 3]
+        told = [name for name in varied if name not in (english.name_field(kind), self._world.kinds[kind].key)]
         return _Fields(
             asked=[name for name in varied if kinds[name] != "flag"],
-            amounts=[name for name in varied if kinds[name] == "number" and english.sort(kind, name) != "year"],
-            ordered=[name for name in varied if kinds[name] in ("number", "time")],
+            amounts=[name for name in told if kinds[name] == "number" and english.sort(kind, name) != "year"],
+            ordered=[name for name in told if kinds[name] in ("number", "time")],
             grouped=[name for name in shared if kinds[name] in ("text", "list") and self._is_condition(kind, name)],
         )
 

@@ -334,6 +334,17 @@ def test_amounts_are_asked_for_by_their_nouns() -> None:
     assert english.usable("note", "tags") and not english.usable("note", "meta.tags")
 
 
+def test_numbers_that_only_name_things_are_not_compared() -> None:
+    about = EntityField(name="step", words="number", kind="number")
+    text = EntityField(name="text", words="text", kind="prose")
+    steps = EntityKind(name="step", plural="steps", key="step", fields={"step": about, "text": text}, complete=True)
+    facts = [{"step": Fact(value=at, shown_by=(0,)), "text": Fact(value=f"Do {at}.", shown_by=(0,))} for at in range(9)]
+    entities = tuple(Entity(kind="step", key=at, facts=each) for at, each in enumerate(facts))
+    world = WORLD.model_copy(update={"kinds": {"step": steps}, "entities": entities, "references": ()})
+    drawer = ProgramDrawer(English(world, random.Random(1)), random.Random(1))
+    assert not any(drawer.draw(outcome) for outcome in ("gap", "extreme", "total") for _ in range(20))
+
+
 def test_people_are_spoken_of_as_people() -> None:
     english = English(WORLD, random.Random(1))
     said = {english.things(ChosenThings("person", (Condition("city", "holds", "Li"),))) for _ in range(20)}
