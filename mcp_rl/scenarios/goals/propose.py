@@ -212,9 +212,11 @@ class ProgramDrawer:
 
     def _plainest(self, things: ChosenThings) -> ChosenThings:
         """Return a choice without conditions that leave out nothing: words to search for go first."""
-        for condition in reversed(things.conditions if len(things.conditions) > 1 else ()):
+        if len(things.conditions) < 2 or (chosen := self._chosen(things)) is None:
+            return things
+        for condition in reversed(things.conditions):
             rest = replace(things, conditions=tuple(one for one in things.conditions if one != condition))
-            if (chosen := self._chosen(rest)) is not None and chosen == self._chosen(things):
+            if self._chosen(rest) == chosen:
                 return self._plainest(rest)
         return things
 

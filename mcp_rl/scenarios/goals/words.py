@@ -109,7 +109,7 @@ class English:
         self.world = world
         self.random = random
         self._names = {kind: naming(world, kind) for kind in world.kinds}
-        self._repeating: dict[tuple[str, str], bool] = {}
+        self._usable: dict[tuple[str, str], bool] = {}
         self._named_by = {
             (reference.kind, reference.field, str(one.key)): (reference.to, str(one.key), name)
             for reference in world.references
@@ -166,6 +166,11 @@ class English:
 
     def usable(self, kind: str, name: str) -> bool:
         """Return whether people have a word for a field."""
+        if (kind, name) not in self._usable:
+            self._usable[kind, name] = self._has_words(kind, name)
+        return self._usable[kind, name]
+
+    def _has_words(self, kind: str, name: str) -> bool:
         words = self.words(kind, name).lower().split()
         if words and (words[-1] in _NO_NOUNS or words_of(name).split(" ")[-1] in ("url", "uri", "href")):
             return False  # an address is where a thing is read, and nothing of it
@@ -180,12 +185,10 @@ class English:
 
     def _repeats(self, kind: str, name: str) -> bool:
         """Return whether a field tells only what every thing is called, or what another tells in fewer words."""
-        if (kind, name) not in self._repeating:
-            words = self.words(kind, name)
-            others = [one for one in self.world.kinds[kind].fields if words.endswith(f" {self.words(kind, one)}")]
-            others += [self.name_field(kind)] * (name != self.name_field(kind))
-            self._repeating[kind, name] = any(self._are_equal(kind, name, other) for other in others)
-        return self._repeating[kind, name]
+        words = self.words(kind, name)
+        others = [one for one in self.world.kinds[kind].fields if words.endswith(f" {self.words(kind, one)}")]
+        others += [self.name_field(kind)] * (name != self.name_field(kind))
+        return any(self._are_equal(kind, name, other) for other in others)
 
     def _are_equal(self, kind: str, name: str, other: str) -> bool:
         facts = [one.facts for one in self.world.of_kind(kind) if {name, other} <= one.facts.keys()]
