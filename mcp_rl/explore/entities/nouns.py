@@ -40,7 +40,7 @@ _VERBS = set(
 GENERIC = set(
     "item result entry record row object element node entity thing data content value response match hit output list "
     "line resource input info detail text key name id type field property page tree graph log history status structure "
-    "summary overview index catalog children month week today".split()
+    "summary overview index catalog children".split()
 )
 """Nouns that say nothing of a thing."""
 _OTHER_NAMES = {"dir": "folder", "directory": "folder", "repo": "repository", "doc": "document", "img": "image"}

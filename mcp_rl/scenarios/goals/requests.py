@@ -284,6 +284,8 @@ class Requests:
                     f"How many {deed.objects} did the {said} {deed.verb} altogether?",
                     f"All the {said} together: how many {deed.objects} did they {deed.verb}?",
                 ]
+            case "count" if re.search(r"\b(?:has|have) ", said):
+                return [f"What is the total number of {words} of the {said}?"]
             case "count":
                 return [
                     f"How many {words} do the {said} have altogether?",

@@ -258,7 +258,7 @@ class RowRequests:
         if choice.place is None:
             return [f"Which {self._noun} is listed {self._places.on_most}, and {self._places.at} how many?"]
         said, words = f"{self._plural} {self._places.on(choice.place)}", self._words(name)
-        return [f"Which {words} is the commonest among the {said}, and how many have it?",
+        return [f"Which {words} is the most common among the {said}, and how many have it?",
                 f"Among the {said}, which {words} occurs most often, and how often?"]  # fmt: skip
 
     def _if_any(self, choice: RowChoice) -> list[str]:
