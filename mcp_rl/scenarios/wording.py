@@ -7,39 +7,23 @@ parameters.
 
 from __future__ import annotations
 
-import random
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.entities.nouns import is_plural
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.quoting import is_odd, quoted_json, quoted_text
+from mcp_rl.scenarios.verbs import EITHER_WAY, THIRD_PERSON, VERBS
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Mapping, Sequence
 
     from mcp_rl.toolserver.tools.listing import Tool
 
 _GENERIC_SHARE = 0.25
-_DESCRIBING = (  # noqa: SIM905 - read as words
-    "add analyze append apply archive assign build calculate cancel check clear close compare complete compute "
-    "configure convert copy count create decode delete describe detect determine disable display divide download draw "
-    "edit enable encode estimate evaluate execute explain explore export extract fetch filter find format generate "
-    "get give identify import indicate initialize insert inspect list load look make measure merge move multiply open "
-    "parse perform predict print process produce provide query read record remove rename render replace report reset "
-    "resolve restore retrieve return roll round run save schedule search select send set show simulate solve sort "
-    "split start stop store submit subtract suggest sum summarize switch take tell test transform translate unstage "
-    "update upload validate verify view visualize write"
-).split()
-_THIRD_PERSON = {f"{verb}s": verb for verb in _DESCRIBING} | {
-    "echoes": "echo",
-    "fetches": "fetch",
-    "processes": "process",
-    "searches": "search",
-    "switches": "switch",
-}
-"""Verbs as descriptions of tools begin, such as "returns", with the form that asks for it."""
 
 
 class Spoken(str):
@@ -50,16 +34,16 @@ class Spoken(str):
 
 WITH_ARGUMENTS = (
     "use {name} with {equals}",
-    "{words} {positional}",
+    "{act} {bare}",
     "call the tool {name}: {json}",
-    "{description}: {is}",
-    "please {words} for {positional}",
+    "{description}: {equals}",
+    "please {words} with {equals}",
     "run {name} on {equals}",
     "call {name} with {json}",
     "{words} with {set_to}",
-    "apply {name} to {positional}",
+    "apply {name} to {bare}",
     "invoke {name}, where {is}",
-    "please {words}, {is}",
+    "please {words}, where {is}",
 )
 """Imperative clauses, so that two of them make a two-step request."""
 WITHOUT_ARGUMENTS = (
@@ -74,11 +58,11 @@ WITHOUT_ARGUMENTS = (
 )
 QUESTIONS = (
     "What does {name} return for {equals}?",
-    "I need the result of {name} for {is}.",
+    "I need the result of {name} for {equals}.",
     "{name}({call})",
-    "Can you {words} using {equals}?",
+    "Can you {words} with {equals}?",
     "With {equals}, what is the result of {name}?",
-    "Tell me what {name} gives for {positional}.",
+    "Tell me what {name} gives for {bare}.",
 )
 """Whole requests for one step."""
 TWO_STEPS = (
@@ -105,7 +89,11 @@ class Wording:
         self._phrases = phrases or {}
         self._descriptions = {tool.name: _first_sentence(tool.description or "") for tool in tools}
         self._described = Counter(self._descriptions.values())
-        self._words = _spoken_names([tool.name for tool in tools])
+        self._words = {
+            tool: words if words.split(" ")[0] in VERBS else f"use {names.get(tool, tool)}"
+            for tool, words in _spoken_names([tool.name for tool in tools]).items()
+        }
+        """Requests with the name of each tool: "scan folder", and "use text_stats"."""
 
     def one_step(
         self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool = True
@@ -156,33 +144,36 @@ class Wording:
         ]
         if not fitting or random.random() < _GENERIC_SHARE:
             return None
-        return re.sub(r"\{(\w+)\}", lambda found: _bare(arguments[found[1]]), random.choice(fitting))
+        return re.sub(r"\{(\w+)\}", lambda found: _unquoted(arguments[found[1]]), random.choice(fitting))
 
     def _fields(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, str]:
         items = list(arguments.items())
-        described = self._descriptions[tool]
+        described, words = self._descriptions[tool], self._words[tool]
         spoken = any(isinstance(value, Spoken) for value in arguments.values())
         return {
             "name": self._names.get(tool, tool),
-            "words": self._words[tool],
+            "words": words,
+            "act": "" if words.startswith("use ") else words,
             # A description that two tools share would be ambiguous.
-            "description": described if self._described[described] == 1 else "",
+            "description": described if self._described[described] == 1 and _is_asked(described) else "",
             "equals": _joined([f"{name} = {say(value)}" for name, value in items]),
-            "is": _joined([f"{name} is {say(value)}" for name, value in items]),
+            "is": _joined([f"{name} {_be(name, value)} {say(value)}" for name, value in items]),
             "set_to": _joined([f"{name} set to {say(value)}" for name, value in items]),
             "call": ", ".join(f"{name}={say(value)}" for name, value in items),
             "json": "" if spoken else quoted_json(dict(arguments)),
-            "positional": self._positional(tool, arguments),
+            "bare": self._bare(tool, arguments),
         }
 
-    def _positional(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """Return bare values where their order identifies them, else names with values."""
+    def _bare(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Return the values alone where nobody asks which is which: one, or two numbers in either order; else ""."""
         values = list(arguments.values())
         leading = list(self._tools[tool].input_schema.get("properties") or {})[: len(values)]
         plain = all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values)
-        if len(values) > 3 or not plain or list(arguments) != leading:
-            return _joined([f"{name} {say(value)}" for name, value in arguments.items()])
-        return " ".join(map(say, values)) if all(map(_is_number, values)) else _joined(list(map(say, values)))
+        alike = all(_is_number(value) or isinstance(value, Spoken) for value in values)
+        either_way = alike and not EITHER_WAY.isdisjoint(words_of(tool).split(" "))
+        if not plain or list(arguments) != leading or not (len(values) == 1 or (len(values) == 2 and either_way)):
+            return ""
+        return _joined(list(map(say, values)))
 
 
 def say(value: Any) -> str:
@@ -204,7 +195,16 @@ def _spoken_names(tools: Sequence[str]) -> dict[str, str]:
     return {tool: words if counts[words] == 1 else words_of(tool) for tool, words in short.items()}
 
 
-def _bare(value: Any) -> str:
+def _is_asked(description: str) -> bool:
+    """Return whether a description begins with an English verb, so that it can stand as a request."""
+    return description.isascii() and " " in description and description.split(" ")[0].lower() in VERBS
+
+
+def _be(name: str, value: Any) -> str:
+    return "are" if isinstance(value, list) and is_plural(name) else "is"
+
+
+def _unquoted(value: Any) -> str:
     return str(value) if isinstance(value, str) and not is_odd(value) else say(value)
 
 
@@ -226,7 +226,7 @@ def _imperative(sentence: str) -> str:
     """Return a sentence such as "Returns the notes" as the request "Return the notes"."""
     words = sentence.split(" ")
     for at in (0, 2) if words[1:2] == ["and"] else (0,):
-        verb = _THIRD_PERSON.get(words[at].lower()) if words[at + 1 : at + 2] not in ([], ["of"]) else None
+        verb = THIRD_PERSON.get(words[at].lower()) if words[at + 1 : at + 2] not in ([], ["of"]) else None
         if verb is None:
             break
         words[at] = words[at][: len(verb)]
@@ -240,9 +240,9 @@ def _lowered(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    word = re.match(r"[a-z]+(?= )", text)
-    text = text[0].upper() + text[1:] if word and random.Random(text).random() < 0.8 else text
-    return text if text.endswith((".", "?", ")", "!")) or random.Random(text).random() < 0.3 else text + "."
+    """Return a text as a sentence; the name of a tool, such as `get_sum`, keeps its small letter."""
+    text = text[0].upper() + text[1:] if re.match(r"[a-z]+(?=[ ,:.?]|$)", text) else text
+    return text if text.endswith((".", "?", ")", "!")) else text + "."
 
 
 def _is_number(value: Any) -> bool:

@@ -57,11 +57,12 @@ def test_a_description_that_two_tools_share_is_not_a_request() -> None:
         ("Returns customer data with segments.", "Return customer data with segments"),
         ("Searches the notes", "Search the notes"),
         ("Lists and sorts the notes. Fast.", "List and sort the notes"),
-        ("Records of all customers", "Records of all customers"),
-        ("Lists", "Lists"),
+        ("Records of all customers", ""),
+        ("Lists", ""),
+        ("计算幂运算", ""),
     ],
 )
-def test_a_description_is_a_request(description: str, asked: str) -> None:
+def test_a_description_that_begins_with_a_verb_is_a_request(description: str, asked: str) -> None:
     wording = Wording([Tool("look", description, {"type": "object"})], {})
     assert wording._fields("look", {})["description"] == asked
 
@@ -99,6 +100,35 @@ def test_server_names_stay_out_of_requests_unless_tools_clash() -> None:
 
     together = ["notes__read_note", "notes__search", "web__search"]
     assert "Please read note" in said("notes__read_note", together)
-    assert "Please notes search" in said("notes__search", together)
-    assert "Please web search" in said("web__search", together)
-    assert "Please a b" in said("a__b", ["a__b", "c"])
+    assert "Please use notes__search" in said("notes__search", together)
+    assert "Please use web__search" in said("web__search", together)
+    assert "Please use a__b" in said("a__b", ["a__b", "c"])
+
+
+def test_two_values_are_told_apart_unless_they_may_change_places() -> None:
+    subtract = Tool("subtract", "Subtracts one number from another", TWO)
+    wording = Wording([ADD, subtract], {"add": "add", "subtract": "subtract"})
+    added = {wording.one_step("add", {"a": 3, "b": 4}, random.Random(seed)) for seed in range(100)}
+    taken = {wording.one_step("subtract", {"a": 9, "b": 100}, random.Random(seed)) for seed in range(100)}
+    assert {"Add 3 and 4.", "Apply add to 3 and 4."} <= added
+    assert all(re.search(r"\ba\b.*9.*\bb\b.*100", text) for text in taken)
+    assert not any(re.search(r"\d \d", text) for text in added | taken)
+
+
+def test_a_name_that_is_no_verb_is_used_rather_than_done() -> None:
+    stats = Tool("text_stats", "", {"type": "object", "properties": {"text": {"type": "string"}}})
+    wording = Wording([stats], {"text_stats": "text_stats"})
+    found = {wording.one_step("text_stats", {"text": "hello"}, random.Random(seed)) for seed in range(200)}
+    assert "Please use text_stats with text = 'hello'." in found
+    assert not any(re.search(r"(?i)(?:please|can you|^) ?text stats", text) for text in found)
+
+
+def test_requests_are_sentences() -> None:
+    foods = {"type": "object", "properties": {"exclude_tags": {"type": "array"}, "name": {"type": "string"}}}
+    wording = Wording([Tool("list_foods", "Lists all foods.", foods)], {"list_foods": "list_foods"})
+    arguments = {"exclude_tags": ["soy"], "name": "Tempeh"}
+    found = {wording.one_step("list_foods", arguments, random.Random(seed)) for seed in range(200)}
+    assert all(text[0].isupper() or text.startswith("list_foods(") for text in found)
+    assert all(text.endswith((".", "?", ")")) for text in found)
+    assert not any("tags is" in text or "for query is" in text or " for '" in text for text in found)
+    assert any("exclude_tags are [" in text for text in found)

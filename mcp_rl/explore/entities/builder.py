@@ -15,6 +15,7 @@ import anyio
 
 from mcp_rl.explore.answer import holds_no_text
 from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.entities.abbreviations import words_used
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
 from mcp_rl.explore.entities.effects import EffectMeter
 from mcp_rl.explore.entities.fields import described, words_for_relation
@@ -48,7 +49,7 @@ from mcp_rl.toolserver.pool import Sessions, open_sessions
 from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mcp_rl.config import ToolsConfig
     from mcp_rl.scenario import ServerParams
@@ -230,16 +231,14 @@ class _Assembly:
         told, observations = self._observed([*entities, *singles], complete, in_parts)
         entities = [one for one in told if one.kind in kinds]
         alone = [one for one in told if one.kind not in kinds]
-        abouts = _descriptions(self._survey.reader.tools.values())
+        tools = self._survey.reader.tools.values()
+        abouts, known = _descriptions(tools), words_used(tools, self._answers)
         described_kinds = {
             noun: EntityKind(
                 name=noun,
                 plural=plural(noun),
                 key=draft.key,
-                fields={
-                    name: described(name, values, noun, is_key=name == draft.key, about=abouts.get(name, ""))
-                    for name, values in _values(entities, noun).items()
-                },
+                fields=dict(self._fields(draft, _values(entities, noun), abouts, known)),
                 complete=noun in complete or noun in in_parts,
                 within=draft.within,
             )
@@ -248,7 +247,7 @@ class _Assembly:
         references = tuple(_references(described_kinds, entities, set(self._survey.places)))
         model = WorldModel(
             server=self._name,
-            kinds=_with_relations(described_kinds, references) | _single_kinds(alone, abouts),
+            kinds=_with_relations(described_kinds, references) | _single_kinds(alone, abouts, known),
             entities=(*entities, *alone),
             observations=tuple(observations),
             slots=tuple(
@@ -259,6 +258,15 @@ class _Assembly:
             references=references,
         )
         return BuiltWorld(model, tuple(self._remarks(model)), tuple(self._survey.places))
+
+    def _fields(
+        self, draft: Draft, values: Mapping[str, Sequence[Any]], abouts: Mapping[str, str], known: Collection[str]
+    ) -> Iterator[tuple[str, EntityField]]:
+        """Yield the fields of a kind by their names; `known` are the words that the server uses."""
+        keys = frozenset(map(str, values.get(draft.key, ())))
+        for name, held in values.items():
+            about, is_key = abouts.get(name, ""), name == draft.key
+            yield name, described(name, held, draft.noun, is_key=is_key, about=about, known=known, keys=keys)
 
     def _entities(self, draft: Draft) -> Iterator[Entity]:
         fields = dict.fromkeys(name for told in draft.things.values() for name in told)
@@ -442,7 +450,9 @@ class _Assembly:
             )
 
 
-def _single_kinds(singles: Sequence[Entity], abouts: Mapping[str, str]) -> dict[str, EntityKind]:
+def _single_kinds(
+    singles: Sequence[Entity], abouts: Mapping[str, str], known: Collection[str]
+) -> dict[str, EntityKind]:
     """Return the kinds of records that stand alone."""
     return {
         one.kind: EntityKind(
@@ -450,7 +460,7 @@ def _single_kinds(singles: Sequence[Entity], abouts: Mapping[str, str]) -> dict[
             plural=plural(one.kind),
             key="",
             fields={
-                name: described(name, [fact.value], one.kind, is_key=False, about=abouts.get(name, ""))
+                name: described(name, [fact.value], one.kind, is_key=False, about=abouts.get(name, ""), known=known)
                 for name, fact in one.facts.items()
             },
             complete=True,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.entities.abbreviations import spelled
 from mcp_rl.explore.entities.nouns import common, plural, singular
 from mcp_rl.explore.entities.world_model import EntityField, FieldKind
 from mcp_rl.explore.words import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 _SHORT = 80
 """Most characters of a short text."""
@@ -35,6 +36,10 @@ UNITS = {
     "usd": "US dollars", "eur": "euros", "gbp": "pounds", "dollars": "US dollars", "euros": "euros", "px": "pixels",
     "pixels": "pixels", "m": "m", "cm": "cm", "ha": "ha", "g": "g", "l": "l", "min": "minutes", "h": "hours",
     "%": "%", "euro": "euros", "kmh": "km/h", "kph": "km/h", "mph": "mph", "hpa": "hPa", "mm": "mm", "cents": "cents",
+    **{code.lower(): code for code in (
+        "AED", "AUD", "BRL", "CAD", "CHF", "CNY", "CZK", "DKK", "HKD", "INR", "JPY", "MXN", "NOK", "NZD", "PLN", "SEK",
+        "SGD", "ZAR",
+    )},
 }  # fmt: skip
 """Units by the words for them, in lower case."""
 _ACTIONS = {
@@ -68,20 +73,35 @@ _WORDS = {
     "timezone": "time zone", "dob": "date of birth", "ext": "extension", "len": "length", "lat": "latitude",
     "lon": "longitude", "lng": "longitude", "url": "address", "uri": "address", "href": "address", "dir": "folder",
     "directory": "folder", "repo": "repository", "sha": "hash", "config": "configuration", "tel": "phone number",
-    "phone": "phone number", "email": "email address",
+    "phone": "phone number", "email": "email address", "dept": "department", "amt": "amount", "mgr": "manager",
+    "prio": "priority", "carb": "carbs", "kcal": "calories", "freq": "frequency", "prev": "previous",
+    "curr": "current", "src": "source", "dest": "destination", "acct": "account", "yr": "year",
 }  # fmt: skip
 
 
-def described(name: str, values: Sequence[Any], kind: str, *, is_key: bool, about: str = "") -> EntityField:
+def described(
+    name: str,
+    values: Sequence[Any],
+    kind: str,
+    *,
+    is_key: bool,
+    about: str = "",
+    known: Collection[str] = (),
+    keys: Collection[str] = (),
+) -> EntityField:
     """Return the description of a field with these values, of a kind of that name.
 
-    `about` is what a tool's output schema says of the field.
+    `about` is what a tool's output schema says of the field, `known` are the words that the server uses, and `keys`
+    those of the things of the kind.
     """
     holds = field_kind(values)
     words, unit = words_for(name, holds, kind)
+    words = spelled(words, known)
     if holds == "time" and words.endswith(" time") and not any(":" in str(value) for value in values):
         words = f"{words.removesuffix(' time')} date"
-    if words == kind and not is_key:
+    if words == kind and not is_key and keys and holds in ("text", "prose") and not _may_refer(values, keys):
+        words = "name" if holds == "text" and len({*map(str, values)}) == len(values) else "text"
+    elif words == kind and not is_key:
         words = f"parent {kind}"
     elif words == kind:
         hashes = all(isinstance(value, str) and _HASH.fullmatch(value) for value in values)
@@ -91,6 +111,11 @@ def described(name: str, values: Sequence[Any], kind: str, *, is_key: bool, abou
     elif not unit:
         unit = "bytes" if words == "size" and kind in ("file", "folder") else _unit_in(about[:300])
     return EntityField(name=name, words=words, kind=holds, unit=unit)
+
+
+def _may_refer(values: Sequence[Any], keys: Collection[str]) -> bool:
+    """Return whether values may name other things: a key, or the place in which the things are."""
+    return any(str(value) in keys or any(key.startswith(f"{value}/") for key in keys) for value in values)
 
 
 def words_for_relation(words: str, to: str) -> str:

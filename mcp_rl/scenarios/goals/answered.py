@@ -47,6 +47,8 @@ _WAYS = 3
 _MOST_SEARCHES = 150
 _EXTRA = 1.3
 """Questions drawn for one that is wanted, since some do not hold."""
+_MORE = {"looked-up": 6}
+"""Further questions drawn of a level, where not the usual two: a search tells the answer of some at once."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ class AnsweredQuestions:
 
     def _draw(self, wanted: Mapping[Level, int]) -> tuple[list[GoalQuestion], list[ReadingCall], list[ReadingCall]]:
         """Return questions, the calls that answer them, and the searches that may; takes seconds."""
-        drawn = self._questions.draw({level: round(_EXTRA * count + 2) for level, count in wanted.items()})
+        drawn = self._questions.draw(
+            {level: round(_EXTRA * count + _MORE.get(level, 2)) for level, count in wanted.items()}
+        )
         searches = list({repr(s): s for q in drawn for s in self._searches(q)}.values())[:_MOST_SEARCHES]
         lookups = self._questions.lookups
         return drawn, [call for q in drawn for call in lookups.calls(q.lookups, q.given)], searches

@@ -39,6 +39,8 @@ CITIES = {
 _ZONE = re.compile(r"\b(?:time ?zone|tz|zone)\b")
 _FIRST = re.compile(r"\b(?:source|from|origin|start|in|input)\b")
 _DAY = 24 * 60
+_SHORTEST_FLIGHT, _LONGEST_TALK = 150, 240
+"""In minutes."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,17 @@ class ClockTool:
         hours, minutes = divmod(takes, 60)
         long = f"{hours} hour{'s' * (hours != 1)} and {minutes} minutes" if hours and minutes else (
             f"{hours} hours" if hours > 1 else f"{takes} minutes")  # fmt: skip
-        forms = (
-            f"A plane leaves {one} at {_spoken(at, draw)}, as the clocks there say, and lands in {other} after "
-            f"{long}. What time is it there when it lands?",
-            f"A talk begins at {_spoken(at, draw)} in {one} and goes on for {long}. What time is it in {other} when it "
-            "is over?",
-            f"In {one} it is {_spoken(at, draw)}. What will the clocks in {other} show {long} from now?",
-        )
+        begin = _spoken(at, draw)
+        forms = [f"In {one} it is {begin}. What will the clocks in {other} show {long} from now?"]
+        if takes >= _SHORTEST_FLIGHT:
+            forms.append(
+                f"A plane leaves {one} at {begin}, as the clocks there say, and lands in {other} after {long}. What "
+                "time is it there when it lands?"
+            )
+        if takes <= _LONGEST_TALK:
+            forms.append(
+                f"A talk begins at {begin} in {one} and goes on for {long}. What time is it in {other} when it is over?"
+            )
         there = _clock(_there(one, at + takes, other))
         return ClockQuestion(draw.choice(forms), "arrival", "worked-out", (self.call(one, at, other),),
                              (_clock(_there(one, at, other)),), ProgramAnswer(there, "time"))  # fmt: skip

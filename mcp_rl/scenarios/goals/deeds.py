@@ -28,7 +28,7 @@ class Deed:
 
     def counted(self, number: str) -> str:
         """Return the objects after a number of them."""
-        return f"{number} {self.object if number == '1' else self.objects}"
+        return f"one {self.object}" if number == "1" else f"{number} {self.objects}"
 
 
 def deed_in(words: str) -> Deed | None:

@@ -19,6 +19,8 @@ def superlatives(english: English, kind: str, by: str, most: bool, one: str) -> 
             return [f"the {one} that {deed.past} the {'most' if most else 'fewest'} {deed.objects}"]
         case "count":
             return [f"the {one} with the {'most' if most else 'fewest'} {words}"]
+        case "mass":
+            return [f"the {one} with the {'most' if most else 'least'} {words}"]
         case "size":
             return [f"the {'largest' if most else 'smallest'} {one}"]
         case "length":
@@ -35,7 +37,9 @@ def superlatives(english: English, kind: str, by: str, most: bool, one: str) -> 
             return [f"the {one} that is due {'last' if most else 'first'}"]
         case "year" if PAST.fullmatch(words):
             return [f"the {one} that was {words} {'last' if most else 'first'}"]
-        case "dated" | "time" | "year":
+        case "dated":
+            return [f"the {'latest' if most else 'earliest'} {one}"]
+        case "time" | "year":
             return [f"the {one} with the {'latest' if most else 'earliest'} {words}"]
     return [f"the {one} with the {'highest' if most else 'lowest'} {words}"]
 
@@ -49,6 +53,8 @@ def lead(english: English, kind: str, by: str, most: bool) -> str:
             return f"{deed.past} the {'most' if most else 'fewest'} {deed.objects}"
         case "count":
             return f"has the {'most' if most else 'fewest'} {words}"
+        case "mass":
+            return f"has the {'most' if most else 'least'} {words}"
         case "size":
             return f"is the {'largest' if most else 'smallest'}"
         case "length":
@@ -65,6 +71,8 @@ def lead(english: English, kind: str, by: str, most: bool) -> str:
             return f"is due {'last' if most else 'first'}"
         case "year" if PAST.fullmatch(words):
             return f"was {words} {'last' if most else 'first'}"
-        case "dated" | "time" | "year":
+        case "dated":
+            return f"is the {'latest' if most else 'earliest'}"
+        case "time" | "year":
             return f"has the {'latest' if most else 'earliest'} {words}"
     return f"has the {'highest' if most else 'lowest'} {words}"

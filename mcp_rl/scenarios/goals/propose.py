@@ -22,6 +22,8 @@ from mcp_rl.scenarios.goals.program import (
     Program,
     Relation,
     TotalOf,
+    Unanswerable,
+    View,
 )
 from mcp_rl.scenarios.goals.values import mentions, moment, number, telling_words
 from mcp_rl.scenarios.goals.words import can_be_said, is_address
@@ -43,6 +45,8 @@ _BY_ADDRESS = 0.4
 """Probability that a thing with a page of its own is named by the address of that."""
 _SECOND, _ALL = 0.3, 0.35
 """Probability of a second condition, and of no condition where none is needed."""
+_ANY = 0.3
+"""Probability that counts may be told by whether there are any."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class ProgramDrawer:
 
     def __init__(self, english: English, random: random.Random) -> None:
         self._english, self._world, self._random = english, english.world, random
+        self._view = View(self._world)
         self._things = {kind: self._world.of_kind(kind)[:_MOST_THINGS] for kind in self._world.kinds}
         self.kinds = [kind for kind, things in self._things.items() if len(things) >= _FEWEST and self._speakable(kind)]
         self.kinds = [kind for kind in self.kinds if not self._world.kinds[kind].within]
@@ -103,10 +108,11 @@ class ProgramDrawer:
                 shared.append(name)
         kinds = {name: english.about(kind, name).kind for name in usable}
         varied = [name for name in usable if len({str(_value(one, name)) for one in things}) >= 3]
+        told = [name for name in varied if name not in (english.name_field(kind), self._world.kinds[kind].key)]
         return _Fields(
             asked=[name for name in varied if kinds[name] != "flag"],
-            amounts=[name for name in varied if kinds[name] == "number" and english.sort(kind, name) != "year"],
-            ordered=[name for name in varied if kinds[name] in ("number", "time")],
+            amounts=[name for name in told if kinds[name] == "number" and english.sort(kind, name) != "year"],
+            ordered=[name for name in told if kinds[name] in ("number", "time")],
             grouped=[name for name in shared if kinds[name] in ("text", "list") and self._is_condition(kind, name)],
         )
 
@@ -152,14 +158,16 @@ class ProgramDrawer:
             case "flag":
                 return Condition(name, "is", self._random.random() < 0.5)
             case "number":
-                return threshold(
-                    self._random, name, [found for value in values if (found := number(value)) is not None]
-                )
+                known = [found for value in values if (found := number(value)) is not None]
+                return threshold(self._random, name, known, counts=self._are_counts(kind, name))
             case "time":
                 return self._day(name, values)
             case "prose":
                 return self._word(name, values)
         return self._text(kind, name, values)
+
+    def _are_counts(self, kind: str, name: str) -> bool:
+        return self._english.sort(kind, name) == "count" and self._english.are_whole(kind, name)
 
     def _is_condition(self, kind: str, name: str) -> bool:
         """Return whether people would choose things by a field: an address of somebody is asked for, but no choice."""
@@ -200,7 +208,24 @@ class ProgramDrawer:
                     conditions.append(drawn)
                 if len(conditions) == wanted:
                     break
-        return ChosenThings(kind, tuple(sorted(conditions, key=_order)))
+        return self._plainest(ChosenThings(kind, tuple(sorted(conditions, key=_order))))
+
+    def _plainest(self, things: ChosenThings) -> ChosenThings:
+        """Return a choice without conditions that leave out nothing: words to search for go first."""
+        if len(things.conditions) < 2 or (chosen := self._chosen(things)) is None:
+            return things
+        for condition in reversed(things.conditions):
+            rest = replace(things, conditions=tuple(one for one in things.conditions if one != condition))
+            if self._chosen(rest) == chosen:
+                return self._plainest(rest)
+        return things
+
+    def _chosen(self, things: ChosenThings) -> list[str] | None:
+        """Return the keys of the things chosen; None where the world does not tell."""
+        try:
+            return [str(one.key) for one in View(self._world, self._view).select(things)]
+        except Unanswerable:
+            return None
 
     def _named(self, kind: str) -> ChosenThings | None:
         name, one = self._english.name_field(kind), self._random.choice(self._things[kind])
@@ -352,13 +377,19 @@ def _order(condition: Condition) -> int:
     return ("is", "has", "lacks", "above", "below", "ends", "holds").index(condition.relation)
 
 
-def threshold(random: random.Random, name: str, values: Sequence[float]) -> Condition | None:
-    """Draw a limit between two values, as round as it can be."""
+def threshold(random: random.Random, name: str, values: Sequence[float], *, counts: bool = False) -> Condition | None:
+    """Draw a limit between two values, as round as it can be.
+
+    None tells zero from all else, unless the values are `counts`: those are said as "at least one" and "without any".
+    """
     distinct = sorted(set(values))
     if len(distinct) < 3:
         return None
-    at = random.randrange(len(distinct) - 1)
+    first = 1 if distinct[0] == 0 and not (counts and random.random() < _ANY) else 0
+    at = random.randrange(first, len(distinct) - 1)
     relation: Relation = "above" if random.random() < 0.5 else "below"
+    if distinct[at] == 0 == at:
+        return Condition(name, relation, 0 if relation == "above" else 1)
     limit = round_limit(distinct[at], distinct[at + 1], above=relation == "above")
     return None if limit is None else Condition(name, relation, limit)
 

@@ -180,7 +180,7 @@ class Questions:
                 break
             idle += 1
             question = self.question(outcome, program) if chosen.has_room(outcome, program) else None
-            if question is not None and chosen.room("told") > chosen.room("looked-up"):
+            if question is not None and chosen.missing("told") > chosen.missing("looked-up"):
                 question = self._in_named_table(question) or self._on_named_page(question) or question
             if question is not None and chosen.add(question):
                 idle = 0
@@ -395,6 +395,10 @@ class _Balance:
     def room(self, level: Level) -> int:
         """Return the number of questions of a level that are still wanted."""
         return self._wanted.get(level, 0) - self._levels[level]
+
+    def missing(self, level: Level) -> float:
+        """Return the share of the questions of a level that are still wanted."""
+        return self.room(level) / max(1, self._wanted.get(level, 0))
 
     def _lacks(self, level: Level) -> bool:
         return self.room(level) > 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.extremes import lead, superlatives
+from mcp_rl.scenarios.goals.phrases import article, is_heavy, is_plural, plural, singular
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
     Commonest,
@@ -24,18 +25,7 @@ from mcp_rl.scenarios.goals.program import (
 )
 from mcp_rl.scenarios.goals.rows.requests import RowRequests
 from mcp_rl.scenarios.goals.singles import single_forms
-from mcp_rl.scenarios.goals.words import (
-    PAST,
-    PEOPLE,
-    English,
-    article,
-    is_heavy,
-    is_plural,
-    predicate,
-    quoted,
-    sentence,
-    singular,
-)
+from mcp_rl.scenarios.goals.words import PAST, PEOPLE, English, predicate, quoted, sentence
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -45,9 +35,9 @@ if TYPE_CHECKING:
 
 _SMALL = frozenset("a an the all every each any my your its their of to for this that these those one".split())  # noqa: SIM905
 _TRIES = 10
-_TOLD_ABOUT = ("observations", "facts", "remarks", "comments", "memories")
+TOLD_ABOUT = ("observations", "facts", "remarks", "comments", "memories")
 """Field names of lists of sentences about a thing."""
-_COMPARED_BY_ADJECTIVE = ("size", "length", "age", "cost", "created")
+_COMPARED_BY_ADJECTIVE = ("size", "length", "age", "cost", "created", "dated")
 """Sorts of fields whose extremes have adjectives: the largest, the newest."""
 
 
@@ -149,7 +139,7 @@ class Requests:
                 return [asked, f"Give me all {deed.objects} that {it} {deed.past}."]
             case "text" if words in ("heading", "mark"):
                 return [f"Under which heading is {it} listed?"] if words == "heading" else [f"How is {it} marked?"]
-            case "list" if words in _TOLD_ABOUT:
+            case "list" if words in TOLD_ABOUT:
                 return [f"What are the {words} about {it}?", f"Give me all {words} about {it}."]
             case "label" | "list":
                 has = [] if heavy else [f"Which {words} does {it} have?", f"I need to know which {words} {it} has."]
@@ -163,10 +153,12 @@ class Requests:
                 has = [] if heavy else [f"How many {words} does {it} have?", f"Tell me how many {words} {it} has."]
                 inside = words in ("words", "lines", "characters", "pages", "items", "entries")
                 among = [f"How many {words} are there in {it}?"] if inside else []
-                return [*has, *among] if among else [*has, f"What is the number of {words} of {it}?"]
+                return [*has, *among] or [f"What is the number of {words} of {it}?"]
+            case "mass":
+                has = [f"How much {words} does {it} have{self._in_unit(kind, name)}?"]
+                return [*has, f"Tell me how much {words} {it} has{self._in_unit(kind, name)}."]
             case "size":
-                unit = english.about(kind, name).unit
-                in_unit = f", in {unit}" if unit else ""
+                in_unit = self._in_unit(kind, name)
                 return [
                     f"How large is {it}{in_unit}?",
                     f"What is the {words} of {it}{in_unit}?",
@@ -180,12 +172,12 @@ class Requests:
                 return [f"How long is {it}?", f"What is the {words} of {it}?"]
             case "changed":
                 changed = [] if heavy else [f"When was {it} last changed?", f"When was {it} changed last?"]
-                return [*changed, f"When was the last change of {it}?"]
+                return changed or [f"When was the last change to {it}?"]
             case "year" if PAST.fullmatch(words):
                 return [f"In which year was {it} {words}?", f"Tell me the year in which {it} was {words}."]
             case "created":
                 made = [] if heavy else [f"When was {it} created?"]
-                return [*made, f"What is the time of the creation of {it}?"]
+                return made or [f"What is the creation time of {it}?"]
             case "due":
                 return [f"When is {it} due?", f"By when is {it} due?"]
             case "place":
@@ -193,14 +185,17 @@ class Requests:
                 return [f"In which {place} is {it}?", *([] if heavy else [f"Which {place} is {it} in?"])]
         if words.split()[-1:] and words.split()[-1] in PEOPLE and not is_plural(words) and " of the " not in words:
             return [f"Who is the {words} of {it}?", f"Tell me the {words} of {it}."]
-        unit = english.about(kind, name).unit
-        in_unit = f", in {unit}" if unit else ""
+        in_unit = self._in_unit(kind, name)
         be = "are" if is_plural(words) else "is"
         return [
             f"What {be} the {words} of {it}{in_unit}?",
             f"Tell me the {words} of {it}{in_unit}.",
             f"I would like to know the {words} of {it}{in_unit}.",
         ]
+
+    def _in_unit(self, kind: str, name: str) -> str:
+        unit = self._english.about(kind, name).unit
+        return f", in {unit}" if unit else ""
 
     def _field_through(self, things: ChosenThings, name: str, through: str) -> list[str]:
         english = self._english
@@ -221,7 +216,7 @@ class Requests:
         name = name if english.usable(things.kind, english.name_field(things.kind)) else "name"
         name = "number" if english.numbered(things.kind) else name
         said = english.things(things)
-        names = name if is_plural(name) else f"{name}s"
+        names = plural(name)
         forms = [
             f"Give me the {names} of all {said}.",
             f"Name every {english.things(things, one=True)}.",
@@ -229,7 +224,7 @@ class Requests:
         ]
         if (asserted := self._asserted(things)) is not None:
             forms += [f"Which {asserted}? Give their {names}.", f"Which {asserted}?"]
-        return forms if is_heavy(said) else [*forms, f"What are the {said} called?"]
+        return forms if is_heavy(said) or name == "message" else [*forms, f"What are the {said} called?"]
 
     def _asserted(self, things: ChosenThings) -> str | None:
         """Phrase the things with the last condition as a predicate: "notes tagged 'home' have more than 15 words"."""
@@ -249,14 +244,19 @@ class Requests:
         if things.conditions:
             said, kind = english.things(things), things.kind
             it = english.pick(superlatives(english, kind, by, most, english.pick(["one", english.noun(kind)])))
-            begin = english.pick([f"Take the {said}.", f"Look at the {said}.", f"Consider the {said}."])
-            asked = [f"{begin} {sentence(one)}" for one in self._field(kind, name, it)]
+            asked = [f"{self._among(said, one)}" for one in self._field(kind, name, it)]
             return asked if name != name_field else [*asked[:1], *self._which(things, by, most)]
         it = english.pick(superlatives(english, things.kind, by, most, english.noun(things.kind)))
         if name != name_field:
             return self._field(things.kind, name, it)
         called = [f"What is {it} called?"] if not is_heavy(it) else []
         return [*called, *self._which(things, by, most)]
+
+    def _among(self, said: str, asked: str) -> str:
+        """Ask something of the things that `said` names."""
+        if asked.startswith(("What", "Which", "Who", "When", "How", "In which", "Under which")):
+            return self._english.pick([f"Look at the {said}. {asked}", f"Of the {said}: {_small(asked)}"])
+        return f"Look at the {said}. {asked}"
 
     def _which(self, things: ChosenThings, by: str, most: bool) -> list[str]:
         english = self._english
@@ -279,8 +279,7 @@ class Requests:
     def _total(self, things: ChosenThings, name: str) -> list[str]:
         english = self._english
         words, said = english.words(things.kind, name), english.things(things)
-        unit = english.about(things.kind, name).unit
-        in_unit = f", in {unit}" if unit else ""
+        in_unit = self._in_unit(things.kind, name)
         match english.sort(things.kind, name):
             case "deed":
                 deed = english.deed(things.kind, name)
@@ -288,11 +287,15 @@ class Requests:
                     f"How many {deed.objects} did the {said} {deed.verb} altogether?",
                     f"All the {said} together: how many {deed.objects} did they {deed.verb}?",
                 ]
+            case "count" if re.search(r"\b(?:has|have) ", said):
+                return [f"What is the total number of {words} of the {said}?"]
             case "count":
                 return [
                     f"How many {words} do the {said} have altogether?",
                     f"How many {words} do all {said} have, taken together?",
                 ]
+            case "mass":
+                return [f"How much {words} do the {said} have altogether{in_unit}?"]
             case "size":
                 return [
                     f"How large are the {said} taken together{in_unit}?",
@@ -302,41 +305,45 @@ class Requests:
                 return [f"What do the {said} cost together?", f"What would all {said} cost together?"]
         return [
             f"What is the total {words} of the {said}{in_unit}?",
-            f"Taken together, what {words} do the {said} have{in_unit}?",
+            f"Tell me the total {words} of the {said}{in_unit}.",
         ]
 
     # Comparisons
 
     def _more(self, kind: str, condition: Condition, other: JsonValue, name: str) -> list[str]:
         english = self._english
-        first = english.condition(kind, condition).several
+        first = english.relative(kind, english.condition(kind, condition).several)
         name_of = condition.field
         one = quoted(english.spoken(kind, name_of, condition.value))
-        two, plural = quoted(english.spoken(kind, name_of, other)), english.plural(kind)
+        two, things = quoted(english.spoken(kind, name_of, other)), english.plural(kind)
         second = first.replace(one, two)
         words = english.words(kind, condition.field)
         if name:
             added = english.words(kind, name)
             if english.sort(kind, name) == "deed":
                 deed = english.deed(kind, name)
-                sides = f"the {plural} {first} or those {second}"
+                sides = f"the {things} {first} or those {second}"
                 return [f"Which {deed.past} more {deed.objects} taken together, {sides}, and how many more?"]
             if english.sort(kind, name) == "size":
-                return [f"Which take up more space, the {plural} {first} or those {second}, and how much more?"]
-            how = "how many" if english.sort(kind, name) == "count" else "how much"
+                return [f"Which take up more space, the {things} {first} or those {second}, and how much more?"]
+            sort = english.sort(kind, name)
+            if sort not in ("count", "mass"):
+                more = "Which cost more taken together" if sort == "cost" else f"Which have the higher total {added}"
+                return [f"{more}, the {things} {first} or those {second}, and by how much?"]
+            how = "how many" if sort == "count" else "how much"
             return [
-                f"Which have more {added} taken together, the {plural} {first} or those {second}, and {how} more?",
-                f"Compare the {plural} {first} with those {second}: which have more {added} in all, and {how} more?",
+                f"Which have more {added} taken together, the {things} {first} or those {second}, and {how} more?",
+                f"Compare the {things} {first} with those {second}: which have more {added} in all, and {how} more?",
             ]
         if english.sort(kind, condition.field) == "label":
             one_label = singular(words)
             return [
-                f"Which {one_label} is on more {plural}, {one} or {two}, and what is the difference?",
-                f"Are there more {plural} {first} or {second}, and how many more?",
+                f"Which {one_label} is on more {things}, {one} or {two}, and what is the difference?",
+                f"Are there more {things} {first} or {second}, and how many more?",
             ]
         return [
-            f"Are there more {plural} {first} or {second}, and how many more?",
-            f"Which are more in number, the {plural} {first} or those {second}, and what is the difference?",
+            f"Are there more {things} {first} or {second}, and how many more?",
+            f"Which are there more of, {things} {first} or {things} {second}, and how many more?",
         ]
 
     def _gap(self, kind: str, one: JsonValue, other: JsonValue, name: str) -> list[str]:
@@ -349,10 +356,11 @@ class Requests:
             case "deed":
                 deed = english.deed(kind, name)
                 return [f"Which {noun} {deed.past} more {deed.objects}, {pair}, and how many more?"]
-            case "count":
+            case "count" | "mass" as sort:
+                more = "how many more" if sort == "count" else f"how much more{self._in_unit(kind, name)}"
                 return [
-                    f"Which {noun} has more {words}, {pair}, and how many more?",
-                    f"Does {pair} have more {words}, and how many more?",
+                    f"Which {noun} has more {words}, {pair}, and {more}?",
+                    f"Does {pair} have more {words}, and {more}?",
                 ]
             case "size":
                 return [f"Which {noun} is larger, {pair}, and {by}?", f"Is {pair} the larger {noun}, and {by}?"]
@@ -377,9 +385,12 @@ class Requests:
                 f"Among the {said}, which {one} occurs most often, and how often?",
             ]
         if english.sort(things.kind, name) == "place":
-            return [f"Which {one} holds the most {said}, and how many?"]
+            holds = "has" if english.is_person(things.kind) else "holds"
+            return [f"Which {one} {holds} the most {said}, and how many?"]
+        if one.split()[-1] in PEOPLE and english.about(things.kind, name).kind == "text":
+            return [f"Who is the {one} of the most {said}, and of how many?"]
         return [
-            f"Which {one} is the commonest among the {said}, and how many have it?",
+            f"Which {one} is the most common among the {said}, and how many have it?",
             f"Among the {said}, which {one} occurs most often, and how often?",
         ]
 
@@ -407,8 +418,10 @@ class Requests:
                 return f"in which year was it {words}"
             case "count":
                 return f"how many {words} does it have"
+            case "mass":
+                return f"how much {words} does it have{self._in_unit(kind, name)}"
             case "size":
-                return "how large is it"
+                return f"how large is it{self._in_unit(kind, name)}"
             case "cost":
                 return "how much does it cost"
             case "changed":
@@ -419,6 +432,13 @@ class Requests:
                 return "when is it due"
             case "place":
                 return f"which {english.place(kind, words)} {'are they' if english.is_person(kind) else 'is it'} in"
-        who = "who" if words.split(" ")[-1] in PEOPLE and not is_plural(words) else "what"
         their = "their" if english.is_person(kind) else "its"
-        return f"{who} {'are' if is_plural(words) else 'is'} {their} {words}"
+        if " of the " in words:
+            noun, _, whose = words.partition(" of the ")
+            return f"what {'are' if is_plural(noun) else 'is'} the {noun} of {their} {whose}"
+        who = "who" if words.split(" ")[-1] in PEOPLE and not is_plural(words) else "what"
+        return f"{who} {'are' if is_plural(words) else 'is'} {their} {words}{self._in_unit(kind, name)}"
+
+
+def _small(question: str) -> str:
+    return question[:1].lower() + question[1:]

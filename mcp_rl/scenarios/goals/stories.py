@@ -146,10 +146,10 @@ STORIES = (
     Story("A box holds {a} pears. How many do {b} boxes hold?", ("a*b",)),
     Story("A rope of {a} metres is cut into {b} equal parts. How long is each, in metres?", ("a/b",),
           multiples=(("a", "b"),)),
-    Story("{b} people pay {a} euros in equal parts. How much does each of them pay?", ("a/b",),
+    Story("{b} people split a bill of {a} euros equally. How much does each of them pay?", ("a/b",),
           multiples=(("a", "b"),)),
     Story("{a} eggs are packed {b} to a box. How many do not fill a box?", ("a%b",), ranges=(("b", 4, 24),)),
-    Story("A cube of small bricks is {a} bricks long, high and wide. Of how many bricks is it made?", ("a**3",),
+    Story("A cube of small bricks is {a} bricks long, wide and high. How many bricks is it made of?", ("a**3",),
           ranges=(("a", 4, 60),)),
     Story("How much is {a} to the power of {b}?", ("a**b",), ranges=(("a", 3, 15), ("b", 3, 7))),
     # two and three operations
@@ -168,12 +168,12 @@ STORIES = (
     Story("The four floors of a car park have {a}, {b}, {c} and {d} places. How many places does it have?",
           ("a+b+c+d",), ranges=(("b", 40, 200), ("c", 40, 200), ("d", 40, 200))),
     Story("{a} sheets of paper are shared out equally among {b} classes, and each class uses {c} of its own. How many "
-          "has each class left?", ("a/b-c",), ranges=(("c", 2, 20),), multiples=(("a", "b"),)),
+          "does each class have left?", ("a/b-c",), ranges=(("c", 2, 20),), multiples=(("a", "b"),)),
     Story("What remains of {a} euros after {b} tickets at {c} euros each and a meal for {d} euros?", ("a-b*c-d",),
           ranges=(("a", 400, 2000), ("b", 2, 12), ("c", 5, 30))),
     Story("A field is {a} metres long and {b} metres wide. How many metres of fence go around it?", ("2*(a+b)",)),
-    Story("A bakery makes {a} rolls on each of {b} days and puts them into bags of {c}. How many rolls are over in the "
-          "end?", ("a*b%c",), ranges=(("c", 7, 24),)),
+    Story("A bakery makes {a} rolls on each of {b} days and puts them into bags of {c}. How many rolls are left over "
+          "in the end?", ("a*b%c",), ranges=(("c", 7, 24),)),
     # comparisons
     Story("The North Hall has {a} rows of {b} seats, the South Hall {c} rows of {d}. Which hall has more seats, and "
           "how many more?", ("a*b", "c*d"), ("North Hall", "South Hall"), ranges=(("a", 8, 60), ("c", 8, 60))),
@@ -182,8 +182,8 @@ STORIES = (
     Story("The red rope of {a} metres is cut into {b} equal parts, the blue one of {c} metres into {d}. Which rope, "
           "the red or the blue, gives the longer parts, and by how many metres?", ("a/b", "c/d"), ("red", "blue"),
           multiples=(("a", "b"), ("c", "d"))),
-    Story("Of {a} seats in the old bus {b} are taken, and of {c} in the new one {d}. Which bus, the old or the new, "
-          "has more free seats, and how many more?", ("a-b", "c-d"), ("old", "new"),
+    Story("Of the {a} seats in the old bus, {b} are taken, and of the {c} in the new one, {d}. Which bus, the old or "
+          "the new, has more free seats, and how many more?", ("a-b", "c-d"), ("old", "new"),
           ranges=(("a", 60, 120), ("c", 60, 120))),
     Story("Mina walks {a} steps a day for {b} days, Hugo {c} a day for {d} days. Who walks more steps in all, and how "
           "many more?", ("a*b", "c*d"), ("Mina", "Hugo"), ranges=(("c", 12, 480),)),

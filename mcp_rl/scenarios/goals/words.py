@@ -10,8 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mcp_rl.explore.entities.abbreviations import is_unclear
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.deeds import Deed, deed_in
+from mcp_rl.scenarios.goals.phrases import article, counted, is_plural, joined, of_another, plural, singular
 from mcp_rl.scenarios.goals.program import ChosenThings, Condition, naming
 from mcp_rl.scenarios.goals.values import shown
 from mcp_rl.scenarios.quoting import quoted_text
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 _SCHEMA_WORDS = frozenset(
     "id ids uuid guid sha hash url uri href mime json etag cursor slug ref oid index idx inode mode raw html "  # noqa: SIM905
     "diff patch ctime mtime atime permissions metadata schema payload param params arg args kwargs enum null boolean "
-    "str int obj".split()
+    "str int obj relation relations".split()
 )
 """Words that only programs use for a field."""
 _LABELS = ("tag", "label", "keyword", "topic", "category", "genre")
@@ -46,15 +48,19 @@ PEOPLE = frozenset(
 )
 """Nouns for people, whose questions use "who"."""
 _GROUPS = ("category", "department", "group", "class", "section", "genre", "region", "country", "town")
-_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"")
 _LONGEST_VALUE = 80
 PAST = re.compile(r"[a-z]{3,}ed|built|made|born|begun|bought|written|sold|sunk|found")
 """A participle that says what was done in a year."""
+_MASSES = frozenset(
+    "protein fat fibre fiber sugar salt sodium potassium iron calcium caffeine alcohol cholesterol energy water memory "  # noqa: SIM905
+    "space storage money funding revenue income profit debt experience traffic".split()
+)
+"""Words for fields of numbers that say how much of something a thing has."""
 _NO_NOUNS = frozenset("since until from by per at in on to of for with about after before is was has had not".split())  # noqa: SIM905
 """Words at the end of a field's name after which no noun phrase can be made."""
 
-Sort = Literal["name", "label", "contents", "place", "count", "size", "age", "length", "cost", "changed", "created",
-               "due", "dated", "year", "deed", "list", "flag", "number", "time", "text"]  # fmt: skip
+Sort = Literal["name", "label", "contents", "place", "count", "mass", "size", "age", "length", "cost", "changed",
+               "created", "due", "dated", "year", "deed", "list", "flag", "number", "time", "text"]  # fmt: skip
 """What a field is to a speaker, which decides how it is asked for."""
 
 
@@ -65,17 +71,12 @@ def quoted(value: JsonValue) -> str:
     return quoted_text(value)
 
 
-def is_heavy(it: str) -> bool:
-    """Return whether a noun phrase ends in a clause, so that no verb should follow it."""
-    return re.search(r"\b(?:that|whose|which|with|without|among|those)\b", _QUOTED.sub("", it)) is not None
-
-
 def predicate(said: str) -> str | None:
     """Phrase a condition as a plural predicate, as in "have more than 15 words"; None if it has no such form."""
     for begin, verb in (("that ", ""), ("without ", "do not have "), ("with ", "have ")):
         if said.startswith(begin):
             return None if said.startswith("with") and " that " in said else verb + said.removeprefix(begin)
-    if said.startswith(_CLAUSES):
+    if said.startswith(("whose", "in which")):
         return None
     done = re.match(r"(?:last )?(\w+) (?:after|before) ", said)
     return f"were {said}" if done and PAST.fullmatch(done[1]) and done[1] != "dated" else f"are {said}"
@@ -93,27 +94,6 @@ def is_address(value: JsonValue) -> bool:
     return isinstance(value, str) and re.match(r"[a-z][a-z0-9+.-]*://", value) is not None
 
 
-def article(noun: str) -> str:
-    return (
-        f"an {noun}"
-        if noun[:1].lower() in "aeiou" and not noun.lower().startswith(("uni", "use", "eu"))
-        else f"a {noun}"
-    )
-
-
-def singular(words: str) -> str:
-    """Return a noun phrase with its last word in the singular."""
-    if words.endswith("ies") and len(words) > 4:
-        return words[:-3] + "y"
-    if re.search(r"(?:ch|sh|ss|x|z)es$", words):
-        return words[:-2]
-    return words[:-1] if words.endswith("s") and not words.endswith(("ss", "us", "is")) else words
-
-
-def is_plural(words: str) -> bool:
-    return singular(words) != words
-
-
 @dataclass(frozen=True)
 class SpokenCondition:
     """A condition in words, after a noun, with the verb in the singular and in the plural."""
@@ -129,6 +109,7 @@ class English:
         self.world = world
         self.random = random
         self._names = {kind: naming(world, kind) for kind in world.kinds}
+        self._usable: dict[tuple[str, str], bool] = {}
         self._named_by = {
             (reference.kind, reference.field, str(one.key)): (reference.to, str(one.key), name)
             for reference in world.references
@@ -175,19 +156,43 @@ class English:
         words = self.about(kind, name).words.strip() or words_of(name)
         return "name" if words == self.noun(kind) else words.removeprefix("number of ")
 
+    def relative(self, kind: str, said: str) -> str:
+        """Return a condition after its noun, with "who" for people: "people who have more than 3 friends"."""
+        return re.sub(r"^that ", "who ", said) if self.is_person(kind) else said
+
     def place(self, kind: str, words: str) -> str:
         """Return the noun for a place: the parent folder of things is the folder that they are in."""
         return self.noun(kind) if words == "parent" else words.removeprefix("parent ")
 
     def usable(self, kind: str, name: str) -> bool:
         """Return whether people have a word for a field."""
+        if (kind, name) not in self._usable:
+            self._usable[kind, name] = self._has_words(kind, name)
+        return self._usable[kind, name]
+
+    def _has_words(self, kind: str, name: str) -> bool:
         words = self.words(kind, name).lower().split()
         if words and (words[-1] in _NO_NOUNS or words_of(name).split(" ")[-1] in ("url", "uri", "href")):
             return False  # an address is where a thing is read, and nothing of it
         if words and words[-1] == "path" and name not in self._names[kind][:1]:
             return False  # its name says enough
-        plain = all(re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS for word in words)
+        if self._repeats(kind, name):
+            return False
+        plain = all(
+            re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS and not is_unclear(word) for word in words
+        )
         return bool(words) and plain and (self.sort(kind, name) != "flag" or words[-1] in _ADJECTIVES)
+
+    def _repeats(self, kind: str, name: str) -> bool:
+        """Return whether a field tells only what every thing is called, or what another tells in fewer words."""
+        words = self.words(kind, name)
+        others = [one for one in self.world.kinds[kind].fields if words.endswith(f" {self.words(kind, one)}")]
+        others += [self.name_field(kind)] * (name != self.name_field(kind))
+        return any(self._are_equal(kind, name, other) for other in others)
+
+    def _are_equal(self, kind: str, name: str, other: str) -> bool:
+        facts = [one.facts for one in self.world.of_kind(kind) if {name, other} <= one.facts.keys()]
+        return bool(facts) and all(one[name].value == one[other].value for one in facts)
 
     def sort(self, kind: str, name: str) -> Sort:
         """Return what a field is to a speaker."""
@@ -211,8 +216,10 @@ class English:
                     return "age"
                 if last in ("price", "cost"):
                     return "cost"
-                if is_plural(last):
+                if is_plural(words):
                     return "count"
+                if words in _MASSES:
+                    return "mass"
                 return "year" if self._holds_years(kind, name) else "number"
             case "time":
                 for hint, sort in _TIMES:
@@ -222,6 +229,11 @@ class English:
         if name in self._names[kind][:1]:
             return "name"
         return "contents" if last in _CONTENTS else "place" if words in _PLACES else "text"
+
+    def are_whole(self, kind: str, name: str) -> bool:
+        """Return whether all numbers in a field are whole and none is negative."""
+        values = [one.facts[name].value for one in self.world.of_kind(kind) if name in one.facts]
+        return all(isinstance(value, int | float) and value >= 0 and float(value).is_integer() for value in values)
 
     def _holds_years(self, kind: str, name: str) -> bool:
         """Return whether a field says in which years something was: "built", "year"."""
@@ -309,12 +321,12 @@ class English:
                         else [(f"that mentions {value}", f"that mention {value}")]
                     )
                 its = [] if self.is_person(kind) else [(f"with {value} in its {words}",
-                                                        f"with {value} in their {_plural(words)}")]  # fmt: skip
-                return [*its, (f"whose {words} contains {value}", f"whose {words} contains {value}")]
+                                                        f"with {value} in their {plural(words)}")]  # fmt: skip
+                return [*its, (f"whose {words} contains {value}", f"whose {plural(words)} contain {value}")]
             case "ends":
                 return [
-                    (f"whose {words} ends in {value}", f"whose {_plural(words)} end in {value}"),
-                    (f"with {article(words)} that ends in {value}", f"with {_plural(words)} that end in {value}"),
+                    (f"whose {words} ends in {value}", f"whose {plural(words)} end in {value}"),
+                    (f"with {article(words)} that ends in {value}", f"with {plural(words)} that end in {value}"),
                 ]
             case "is":
                 return self._equalities(kind, sort, words, value, condition.value)
@@ -349,7 +361,9 @@ class English:
         if words == "city":
             return _both([f"in the city of {value}", f"whose {words} is {value}"])
         if sort == "count":
-            return _both([f"with exactly {value} {singular(words) if value == '1' else words}"])
+            if raw == 0:
+                return self._without_any(words)
+            return _both([f"with exactly {counted(raw, words)}"])
         if words in ("author", "creator", "artist", "writer"):
             return _both([f"by {value}"])
         if sort == "name":
@@ -361,15 +375,18 @@ class English:
         unit = self.about(kind, condition.field).unit
         measured = f"{value} {unit}" if unit and unit.lower() not in words.lower() else value
         if sort == "count":
-            words = singular(words) if value == "1" else words
-            than = f"{'more' if more else 'fewer'} than {value} {words}"
+            if condition.value == (0 if more else 1) and self.are_whole(kind, condition.field):
+                return self._with_any(words) if more else self._without_any(words)
+            than = f"{'more' if more else 'fewer'} than {counted(condition.value, words)}"
+            return [*_both([f"with {than}"]), (f"that has {than}", f"that have {than}")]
+        if sort == "mass":
+            than = f"{'more' if more else 'less'} than {measured} {'of ' * bool(unit)}{words}"
             return [*_both([f"with {than}"]), (f"that has {than}", f"that have {than}")]
         if sort == "size":
             size = measured if unit else f"{value} bytes" if "byte" in words else value
             return [
                 (f"that is {'larger' if more else 'smaller'} than {size}",
                  f"that are {'larger' if more else 'smaller'} than {size}"),
-                (f"{'larger' if more else 'smaller'} than {size}",) * 2,
             ]  # fmt: skip
         if sort in ("length", "age"):
             than = {"length": ("longer", "shorter"), "age": ("older", "younger")}[sort][0 if more else 1]
@@ -397,16 +414,23 @@ class English:
                 return _both([f"whose {words} is {after} {value}"])
             case "time":
                 return _both([f"whose {words} is {after} {value}"])
-        return _both([
-            f"whose {words} is {'above' if more else 'below'} {measured}",
-            f"with {article(words)} of {'more' if more else 'less'} than {measured}",
-        ])  # fmt: skip
+        with_a = [f"with {article(words)} of {'more' if more else 'less'} than {measured}"] if condition.value else []
+        return _both([f"whose {words} is {'above' if more else 'below'} {measured}", *with_a])
+
+    def _with_any(self, words: str) -> list[tuple[str, str]]:
+        one = f"at least one {singular(words)}"
+        return [*_both([f"with {one}"]), (f"that has {one}", f"that have {one}"),
+                (f"that has {one}", f"that have any {words}")]  # fmt: skip
+
+    def _without_any(self, words: str) -> list[tuple[str, str]]:
+        return [*_both([f"without any {words}"]), (f"that has no {words}", f"that have no {words}")]
 
     def things(self, things: ChosenThings, *, one: bool = False) -> str:
         """Say the things selected, without an article: "notes tagged 'home'", or "note tagged 'home'" for `one`."""
         noun = self.noun(things.kind) if one else self.plural(things.kind)
         said = [self.condition(things.kind, each) for each in things.conditions]
-        return f"{noun}{_joined([each.one if one else each.several for each in said])}"
+        forms = [each.one if one else each.several for each in said]
+        return f"{noun}{joined([self.relative(things.kind, form) for form in forms], several=not one)}"
 
     def the_one(self, things: ChosenThings) -> str:
         """Say the one thing selected: "the note 'Trip'", "the note that mentions 'pears'"."""
@@ -440,39 +464,5 @@ _TIMES: tuple[tuple[str, Sort], ...] = (
 )
 
 
-def _plural(words: str) -> str:
-    if is_plural(words):
-        return words
-    if re.search(r"[^aeiou]y$", words):
-        return words[:-1] + "ies"
-    return words + ("es" if re.search(r"(?:s|x|z|ch|sh)$", words) else "s")
-
-
 def _both(forms: Sequence[str]) -> list[tuple[str, str]]:
     return [(form, form) for form in forms]
-
-
-def of_another(words: str, inner: str) -> str:
-    """Say a condition on what a thing refers to: "whose owner lives in 'Oslo'", for "that lives in 'Oslo'"."""
-    if inner.startswith("in which "):
-        return f"in whose {words} {inner.removeprefix('in which ')}"
-    if inner.startswith("whose "):
-        return f"whose {words}'s {inner.removeprefix('whose ')}"
-    if inner.startswith("that "):
-        return f"whose {words} {inner.removeprefix('that ')}"
-    if inner.startswith("with "):
-        return f"whose {words} has {inner.removeprefix('with ')}"
-    return f"whose {words} is {inner}"
-
-
-_CLAUSES = ("that", "whose", "in which")
-
-
-def _joined(said: Sequence[str]) -> str:
-    """Return conditions one after another, relative clauses last, with "and" between two of the same make."""
-    text, last = "", ""
-    for each in sorted(said, key=lambda one: (one.startswith(_CLAUSES), one.startswith("with"))):
-        first = "clause" if each.startswith(_CLAUSES) else each.split(" ", 1)[0]
-        text += f" and {each}" if first == last else f" {each}"
-        last = first
-    return text

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from mcp_rl.explore.entities.abbreviations import is_unclear, words_used
+from mcp_rl.explore.entities.caller import Answered
 from mcp_rl.explore.entities.fields import described, words_for_relation
 from mcp_rl.explore.entities.nouns import noun_in, noun_of_tool, plural, singular, with_article
+from mcp_rl.toolserver.tools.listing import Tool
 
 
 @pytest.mark.parametrize(
@@ -18,6 +21,7 @@ from mcp_rl.explore.entities.nouns import noun_in, noun_of_tool, plural, singula
          "time", ""),
         ("duration_seconds", [1, 2.5], "song", "duration", "number", "seconds"),
         ("size", [10], "file", "size", "number", "bytes"),
+        ("value_aed", [10], "deal", "value", "number", "AED"),
         ("comment_count", [3], "issue", "comments", "number", ""),
         ("noteTitle", ["a"], "note", "title", "text", ""),
         ("isArchived", [True, False], "note", "archived", "flag", ""),
@@ -35,6 +39,24 @@ def test_a_description_says_the_unit() -> None:
     found = described("temperature", [20], "city", is_key=False, about="Temperature in celsius")
     assert found.unit == "°C"
     assert described("sha", ["6c1d8d2c"], "sha", is_key=True).words == "hash"
+
+
+def test_a_short_word_is_spelled_as_the_server_spells_it_elsewhere() -> None:
+    result = Answered(tool="macros", arguments={}, text='{"protein_g": 3.2, "calories": 9}')
+    known = words_used([Tool("get_food", "Looks up a food.", {"type": "object"})], [result])
+    assert described("pro", [0.3], "food", is_key=False, known=known).words == "protein"
+    assert described("pro", [0.3], "food", is_key=False).words == "pro"
+    assert described("carb", [0.3], "food", is_key=False).words == "carbs"
+    assert [is_unclear(word) for word in ("pro", "cnt", "protein", "gps", "sky")] == [True, True, False, False, False]
+
+
+def test_a_field_called_as_its_kind_is_a_parent_only_if_it_may_refer_to_one() -> None:
+    keys = ("1", "2", "3")
+    assert described("note", ["2", "3"], "note", is_key=False, keys=keys).words == "parent note"
+    assert described("note", ["Buy tea", "Call Ada", "Buy tea"], "note", is_key=False, keys=keys).words == "text"
+    assert described("city", ["Oslo", "Lima"], "city", is_key=False, keys=keys).words == "name"
+    folders = ("/home/notes", "/home/drafts")
+    assert described("folder", ["/home", "/home"], "folder", is_key=False, keys=folders).words == "parent folder"
 
 
 def test_relations_get_nouns() -> None:

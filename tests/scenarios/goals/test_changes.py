@@ -100,7 +100,7 @@ def test_keys_of_files_are_made_of_folders_and_names() -> None:
 
 
 def test_moved_files_keep_their_names(changes: list[StateChange]) -> None:
-    for change in with_words(changes, r"belongs? into the folder|under (?:its|their) name"):
+    for change in with_words(changes, r"with (?:its name|their names) unchanged"):
         assert change.does == "sets"
         for tool, arguments in change.calls:
             source, target = str(arguments["source"]), str(arguments["target"])
@@ -118,7 +118,7 @@ def test_a_word_is_replaced_and_the_rest_of_the_text_stays(changes: list[StateCh
 
 
 def test_new_files_hold_what_must_be_found_out(changes: list[StateChange]) -> None:
-    for change in with_words(changes, "a new file called .* exactly the same as"):
+    for change in with_words(changes, "a new file called .* exactly the content of"):
         assert change.calls[0][1]["words"] in TEXTS.values()
         assert change.lookups
     for change in with_words(changes, "the names of .* in alphabetical order"):
@@ -194,7 +194,7 @@ def test_states_are_asked_for_that_no_argument_gives() -> None:
         assert set(changed) <= {"['b.txt']", "['c.txt']"}
     for one in forked:
         (call,) = one.calls
-        asked = re.search(r" on (.*)\.", one.text)
+        asked = re.search(r" that starts at (.*)\.", one.text)
         assert one.level == "brought-about" and asked is not None
         aim = {"main": "Paint", "old": "Plant", "draft": "Build"}[str(call[1]["base"])]
         assert call[1]["name"] in one.text and not set(re.findall("Paint|Plant|Build", asked[1])) - {aim}

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.brought import BroughtAbout
 from mcp_rl.scenarios.goals.lookups import Lookups, states
 from mcp_rl.scenarios.goals.near import near_answers
+from mcp_rl.scenarios.goals.phrases import joined, of_another
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
     Commonest,
@@ -46,14 +48,14 @@ from mcp_rl.scenarios.goals.program import (
     View,
     evaluate,
 )
-from mcp_rl.scenarios.goals.propose import round_limit
+from mcp_rl.scenarios.goals.propose import ProgramDrawer, round_limit, threshold
 from mcp_rl.scenarios.goals.question import Questions, answer_text, best_guesses, verifier_of
 from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.second import SecondOpinion, SecondSolver, with_opinion
 from mcp_rl.scenarios.goals.task import GoalTask, accepted
 from mcp_rl.scenarios.goals.twice import Twice
-from mcp_rl.scenarios.goals.words import English, of_another, predicate, quoted
+from mcp_rl.scenarios.goals.words import English, predicate, quoted
 from mcp_rl.scenarios.stage import Stage
 from mcp_rl.toolserver.pool import Sessions
 
@@ -231,6 +233,7 @@ def test_a_request_has_many_forms() -> None:
         ("with more than 2 tags", "whose owner has more than 2 tags"),
         ("whose city is 'Oslo'", "whose owner's city is 'Oslo'"),
         ("in which the word 'b' occurs", "in whose owner the word 'b' occurs"),
+        ("without any tags", "whose owner does not have any tags"),
     ],
 )
 def test_a_condition_on_what_a_thing_refers_to_is_one_clause(inner: str, said: str) -> None:
@@ -251,8 +254,103 @@ def test_what_a_thing_did_is_asked_for_by_its_verb() -> None:
     assert words.of(FieldOf(plan, "lines")) in ("How many lines did the note 'Plan' add?",
                                                 "How many lines did the note called 'Plan' add?")  # fmt: skip
     said = {words.of(CountOf(one_line)) for _ in range(20)}
-    assert any(text and "that added more than 1 line and that changed" in text for text in said)
+    assert any(text and "that added more than one line and that changed" in text for text in said)
     assert words.of(ExtremeOf(ChosenThings("note"), "lines", True, "title")).endswith("added the most lines?")
+
+
+@pytest.mark.parametrize(
+    ("said", "several", "whole"),
+    [
+        (["tagged 'home'", "with 3 words"], False, "tagged 'home' with 3 words"),
+        (["with 3 words", "with a tag mentioning 'b'"], False, "with 3 words and a tag mentioning 'b'"),
+        (["that has 3 words", "that has one tag"], False, "that has 3 words and one tag"),
+        (["with 3 words", "whose title contains 'b'"], False, "that has 3 words and whose title contains 'b'"),
+        (
+            ["with a name that ends in '.b'", "that mentions 'c'"],
+            False,
+            "whose name ends in '.b' and that mentions 'c'",
+        ),
+        (["without any tags", "that mention 'b'"], True, "that do not have any tags and that mention 'b'"),
+    ],
+)
+def test_two_conditions_read_as_one_phrase(said: list[str], several: bool, whole: str) -> None:
+    assert joined(said, several=several) == f" {whole}"
+
+
+def test_zero_is_said_in_words() -> None:
+    for seed in range(20):
+        english = English(WORLD, random.Random(seed))
+        above, below = (english.condition("note", Condition("words", *rest)) for rest in (("above", 0), ("below", 1)))
+        for said in (above.one, above.several, below.one, below.several):
+            assert not re.search(r"\d", said)
+        assert "at least one word" in above.one and re.search("without any words|has no words", below.one)
+        assert "one word" in english.condition("note", Condition("words", "above", 1)).one
+
+
+def test_limits_seldom_tell_zero_from_all_else() -> None:
+    drawn = [threshold(random.Random(seed), "size", [0, 0, 3, 8]) for seed in range(200)]
+    assert all(one is not None and (one.relation, one.value) in (("above", 3), ("below", 8)) for one in drawn)
+    counted = [threshold(random.Random(seed), "words", [0, 0, 3, 8], counts=True) for seed in range(200)]
+    limits = {(one.relation, one.value) for one in counted if one is not None}
+    assert {("above", 0), ("below", 1)} < limits and ("below", 3) not in limits
+
+
+def test_a_condition_that_leaves_out_nothing_is_not_asked_for() -> None:
+    drawer = ProgramDrawer(English(WORLD, random.Random(1)), random.Random(1))
+    for _ in range(200):
+        things = drawer.select("note")
+        chosen = View(WORLD).select(things)
+        for one in things.conditions if len(things.conditions) > 1 else ():
+            rest = tuple(other for other in things.conditions if other != one)
+            assert View(WORLD).select(ChosenThings("note", rest)) != chosen
+
+
+def test_amounts_are_asked_for_by_their_nouns() -> None:
+    fields = {
+        **FIELDS,
+        "words": EntityField(name="words", words="calories per unit", kind="number"),
+        "fat": EntityField(name="fat", words="fat", kind="number", unit="g"),
+        "pro": EntityField(name="pro", words="pro", kind="number"),
+        "called": EntityField(name="called", words="label", kind="text"),
+        "meta.tags": EntityField(name="meta.tags", words="meta tags", kind="list"),
+    }
+    kind = WORLD.kinds["note"].model_copy(update={"fields": fields})
+    same = {"called": "title", "fat": "words", "meta.tags": "tags"}
+    things = [
+        one.model_copy(update={"facts": one.facts | {new: one.facts[old] for new, old in same.items()}})
+        if one.kind == "note"
+        else one
+        for one in WORLD.entities
+    ]
+    kinds = {**WORLD.kinds, "note": kind}
+    english = English(WORLD.model_copy(update={"kinds": kinds, "entities": tuple(things)}), random.Random(1))
+    requests, plan = Requests(english, ToolNames([])), ChosenThings("note", (Condition("title", "is", "Plan"),))
+    asked = {requests.of(FieldOf(plan, name)) for name in ("words", "fat") for _ in range(20)}
+    assert "How many calories per unit does the note 'Plan' have?" in asked
+    assert "How much fat does the note 'Plan' have, in g?" in asked
+    assert str(requests.of(ExtremeOf(ChosenThings("note"), "fat", False, "title"))).endswith("the least fat?")
+    assert not english.usable("note", "pro")
+    assert not english.usable("note", "called")
+    assert english.usable("note", "tags") and not english.usable("note", "meta.tags")
+
+
+def test_numbers_that_only_name_things_are_not_compared() -> None:
+    about = EntityField(name="step", words="number", kind="number")
+    text = EntityField(name="text", words="text", kind="prose")
+    steps = EntityKind(name="step", plural="steps", key="step", fields={"step": about, "text": text}, complete=True)
+    facts = [{"step": Fact(value=at, shown_by=(0,)), "text": Fact(value=f"Do {at}.", shown_by=(0,))} for at in range(9)]
+    entities = tuple(Entity(kind="step", key=at, facts=each) for at, each in enumerate(facts))
+    world = WORLD.model_copy(update={"kinds": {"step": steps}, "entities": entities, "references": ()})
+    drawer = ProgramDrawer(English(world, random.Random(1)), random.Random(1))
+    assert not any(drawer.draw(outcome) for outcome in ("gap", "extreme", "total") for _ in range(20))
+
+
+def test_people_are_spoken_of_as_people() -> None:
+    english = English(WORLD, random.Random(1))
+    said = {english.things(ChosenThings("person", (Condition("city", "holds", "Li"),))) for _ in range(20)}
+    assert not any(" that " in one for one in said)
+    assert english.relative("person", "that have a tag that mentions 'b'") == "who have a tag that mentions 'b'"
+    assert english.relative("note", "that have a tag") == "that have a tag"
 
 
 def test_a_message_that_lists_all_answers_is_refused() -> None:

@@ -83,7 +83,8 @@ class ChangeDraws:
 
     def the_place(self, place: Placing, folder: str) -> str:
         """Phrase a place, as in: the folder "notes"."""
-        return f"the {place.noun} {quoted(self.english.spoken(place.kind, place.place, folder))}"
+        noun = self.english.place(place.kind, place.noun)
+        return f"the {noun} {quoted(self.english.spoken(place.kind, place.place, folder))}"
 
     def value(self, kind: str, name: str, *, fresh: bool) -> JsonValue:
         """Draw a plausible value of a field: one of another thing, or a fresh one."""
@@ -104,6 +105,12 @@ class ChangeDraws:
                 shared = [value for value in dict.fromkeys(map(str, seen)) if seen.count(value) > 1]
                 if shared and not fresh:
                     return self.random.choice(shared)
+                if (
+                    fresh
+                    and self.english.is_person(kind)
+                    and (new := [one for one in plausible.NAMES if one not in seen])
+                ):
+                    return self.random.choice(new)
                 names = plausible.NAMES if _is_name(self.english.words(kind, name), PEOPLE) else plausible.CITIES
                 if names is plausible.NAMES or _is_name(self.english.words(kind, name), _PLACES):
                     return self.random.choice([one for one in names if one not in seen] or names)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore import plausible
 from mcp_rl.scenarios.goals.changes.draws import listed_items
+from mcp_rl.scenarios.goals.phrases import article, is_plural, singular
 from mcp_rl.scenarios.goals.program import Condition, CountOf
 from mcp_rl.scenarios.goals.question import given_values
-from mcp_rl.scenarios.goals.words import can_be_said, is_plural, quoted, sentence, singular
+from mcp_rl.scenarios.goals.requests import TOLD_ABOUT
+from mcp_rl.scenarios.goals.words import can_be_said, quoted, sentence
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -66,6 +68,13 @@ class KnownThings:
         words, said = english.words(kind, str(effect.field)), quoted(value)
         label = singular(words)
         is_label = english.sort(kind, str(effect.field)) == "label"
+        if effect.does == "adds" and words in TOLD_ABOUT:
+            whom = self._draws.said(program) if one else f"every {self._each(program)}"
+            return [f"{sentence(article(label))} should be added about {whom}: {said}.",
+                    f"There should be one more {label} about {whom}: {said}."]  # fmt: skip
+        if effect.does == "adds" and english.sort(kind, str(effect.field)) == "place":
+            whom = self._draws.said(program) if one else f"every {self._each(program)}"
+            return [f"{whom} should also be in the {english.place(kind, words)} {said}."]
         if one:
             it = self._draws.said(program)
             if effect.does == "takes":
@@ -77,7 +86,7 @@ class KnownThings:
             forms += [f"{said} should be among the {words} of {it}."] if is_plural(words) else []
             return [*forms, f"I would like {it} to carry the {label} {said} too."] if is_label else forms
         assert isinstance(program, CountOf)
-        several, each = english.things(program.things), english.things(program.things, one=True)
+        several, each = english.things(program.things), self._each(program)
         if effect.does == "takes":
             return [
                 f"The {label} {said} should disappear from all {several}.",
@@ -87,6 +96,10 @@ class KnownThings:
         if is_label:
             forms.append(f"See to it that every {each} carries the {label} {said} as well.")
         return forms
+
+    def _each(self, program: Program) -> str:
+        assert isinstance(program, CountOf)
+        return self._english.things(program.things, one=True)
 
     def removal(self, effect: Effect) -> StateChange | None:
         one = self._random.random() < 0.7
@@ -100,7 +113,7 @@ class KnownThings:
                 f"I no longer need {it}; all other {noun} should stay.",
                 f"{it} can go; keep the rest.",
                 f"Get rid of {it}, and of nothing else.",
-                f"{it} should be gone in the end, and everything else still there.",
+                f"{it} should be gone in the end, with everything else still there.",
             ]
         else:
             assert isinstance(program, CountOf)
@@ -140,7 +153,7 @@ class KnownThings:
                     f"I want {it} to say only this: {said}.",
                 ]
             else:
-                forms = [f"The {words} of {it} should be {said}.", f"Make {said} the {words} of {it}."]
+                forms = [f"The {words} of {it} should be {said}.", f"Change the {words} of {it} to {said}."]
         else:
             assert isinstance(program, CountOf)
             each = english.things(program.things, one=True)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from mcp_rl.explore import plausible
 from mcp_rl.scenarios.goals.changes.calls import with_argument
 from mcp_rl.scenarios.goals.changes.texts import LONGEST_EDITED
+from mcp_rl.scenarios.goals.phrases import plural, singular
 from mcp_rl.scenarios.goals.placed import Placing, new_name
 from mcp_rl.scenarios.goals.program import CountOf, Evaluated, ExtremeOf, Program, TotalOf, evaluate
 from mcp_rl.scenarios.goals.values import shown
-from mcp_rl.scenarios.goals.words import is_plural, quoted, singular
+from mcp_rl.scenarios.goals.words import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +89,8 @@ class NewThings:
         if to == kind:
             forms = [f"I want {new.noun} with the same {words} as {it}."]
         else:
-            begins = f"{new.noun} on {it}" if words == english.noun(to) else f"{new.noun} whose {words} is {it}"
+            starts = words == english.noun(to)
+            begins = f"{new.noun} that starts at {it}" if starts else f"{new.noun} whose {words} is {it}"
             forms = [f"{asks} {begins}." for asks in ("I want", "There should be", "Please make", "I need")]
         seen = tuple(dict.fromkeys([*evaluated.facts, (kind, str(source.key), name)]))
         made = effect.model_copy(update={"example": with_argument(dict(effect.example), parameter, source.key)})
@@ -129,17 +131,17 @@ class NewThings:
         return new_name(words, names, self._random, text=bool(self._draws.texts(effect)))
 
     def _with_text(
-        self, effect: Effect, program: Program, evaluated: Evaluated, text: str, said: str
+        self, effect: Effect, program: Program, evaluated: Evaluated, text: str, said: str, *, verb: str = "says"
     ) -> StateChange | None:
-        """Ask for a new thing with a text that has to be found out, which `said` describes."""
+        """Ask for a new thing with a text that has to be found out, which `said` describes after the verb."""
         english, kind = self._english, effect.kind
         contents = self._draws.texts(effect)
         new = self._new(effect)
         if not contents or new is None or not text.strip():
             return None
         forms = [
-            f"I want {new.noun} that says {said}, and nothing else.",
-            f"There should be {new.noun}. Its {english.words(kind, contents[0])} should be {said} and nothing else.",
+            f"I want {new.noun} that {verb} {said}, and nothing else.",
+            f"There should be {new.noun}. Its {english.words(kind, contents[0])} should be {said}, and nothing else.",
         ]
         return self._calls.finish(effect, program, evaluated, {**new.values, contents[0]: text}, forms)
 
@@ -158,8 +160,8 @@ class NewThings:
         their, several = english.words(things.kind, name_field), english.things(things)
         their = their if english.usable(things.kind, name_field) and their != "path" else "name"
         every_one = self._random.choice(["all", "the"])
-        said = f"the {_several(their)} of {every_one} {several}, in alphabetical order and one on each line"
-        return self._with_text(effect, CountOf(things), evaluated, "\n".join(names), said)
+        said = f"the {plural(their)} of {every_one} {several}, in alphabetical order, one on each line"
+        return self._with_text(effect, CountOf(things), evaluated, "\n".join(names), said, verb="lists")
 
     def noting(self, effect: Effect) -> StateChange | None:
         """Ask for a new thing whose text is an answer that has to be worked out."""
@@ -181,18 +183,16 @@ class NewThings:
                 english.words(program.things.kind, program.field),
                 english.about(program.things.kind, program.field).unit,
             )
-            what = (
-                f"how many {words}" if english.sort(program.things.kind, program.field) == "count" else f"what {words}"
-            )
-            in_unit = f", in {unit}" if unit else ""
-            said = f"{what} the {english.things(program.things)} have in all{in_unit}, as a bare number"
+            counts = english.sort(program.things.kind, program.field) == "count"
+            alone = f", in {unit}, as a bare number" if unit else ", in digits"
+            said = f"the total {'number of ' * counts}{words} of the {english.things(program.things)}{alone}"
         else:
             return None
         return self._with_text(effect, program, evaluated, shown(answer), said)
 
     def copying(self, effect: Effect) -> StateChange | None:
         """Ask for a new thing with the same text as another."""
-        kind, contents = effect.kind, self._draws.texts(effect)
+        english, kind, contents = self._english, effect.kind, self._draws.texts(effect)
         if kind not in self._proposer.kinds or not contents:
             return None
         found = self._draws.choose(kind, without=contents, one=True)
@@ -204,11 +204,8 @@ class NewThings:
         text = str(one.facts[contents[0]].value)
         if len(text) > LONGEST_EDITED:
             return None
-        return self._with_text(effect, program, evaluated, text, f"exactly the same as {self._draws.said(program)}")
-
-
-def _several(words: str) -> str:
-    return words if is_plural(words) else f"{words}s"
+        said = f"exactly the {english.words(kind, contents[0])} of {self._draws.said(program)}"
+        return self._with_text(effect, program, evaluated, text, said, verb="has")
 
 
 def _one_of(words: str, value: JsonValue) -> str:

@@ -45,11 +45,12 @@ class PlaceChanges:
         where = self._draws.the_place(place, folder)
         if one:
             it = self._draws.said(program)
-            forms = [f"{it} belongs in {where}.", f"In the end, {it} should be in {where}, under its name."]
+            forms = [f"{it} belongs in {where}.", f"{it} should end up in {where}, with its name unchanged."]
         else:
             assert isinstance(program, CountOf)
             several = self._english.things(program.things)
-            forms = [f"The {several} belong in {where}.", f"All {several} should be in {where}, under their names."]
+            forms = [f"The {several} belong in {where}.",
+                     f"All {several} should end up in {where}, with their names unchanged."]  # fmt: skip
         there = [str(one.key) for one in self._world.of_kind(kind) if place.of(one)[0] == folder]
         return self._calls.finish(
             effect,

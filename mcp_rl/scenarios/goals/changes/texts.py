@@ -44,6 +44,7 @@ class TextEdits:
             it = f"every {self._english.things(program.things, one=True)}"
             its = f"of {it}"
         line = sentence(plausible.sentence(self._random)) + "."
+        said = quoted(line)
         way = self._random.choice(["word", "first", "last"])
         if way == "word":
             common = [
@@ -62,14 +63,14 @@ class TextEdits:
         elif way == "first":
             edited = {key: f"{line}\n{text}" for key, text in texts.items()}
             forms = [
-                f"A new first line should stand above the text {its}: {line}",
-                f"{it} should begin with one more line, above all that it says now: {line}",
+                f"A new first line should stand above the text {its}: {said}",
+                f"{it} should begin with one more line, above all that it says now: {said}",
             ]
         else:
             edited = {key: f"{text.rstrip()}\n{line}" for key, text in texts.items()}
             forms = [
-                f"Below the text {its}, there should be one more line: {line}",
-                f"{it} should end with one more line, below all that it says now: {line}",
+                f"A new last line should stand below the text {its}: {said}",
+                f"{it} should end with one more line, below all that it says now: {said}",
             ]
         return self._calls.finish(
             effect, program, evaluated, lambda entity: {name: edited.get(str(entity.key), line)}, forms

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.words import English
 
 _FEWEST_ROWS = 4
-_NUMBERS = ("number", "size", "length", "age", "cost", "count")
+_NUMBERS = ("number", "size", "length", "age", "cost", "count", "mass")
 """Sorts of fields whose values can be compared and added up."""
 _TIMES = ("year", "dated", "time", "changed", "created", "due")
 _PLAIN = (*_NUMBERS, *_TIMES, "text", "label", "contents", "place")

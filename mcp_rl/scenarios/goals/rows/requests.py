@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore.entities.nouns import plural
 from mcp_rl.scenarios.goals.extremes import lead, superlatives
+from mcp_rl.scenarios.goals.phrases import article, counted, is_plural, singular
 from mcp_rl.scenarios.goals.program import (
     Commonest,
     CountOf,
@@ -23,7 +24,7 @@ from mcp_rl.scenarios.goals.program import (
 from mcp_rl.scenarios.goals.rows.choice import RowChoice
 from mcp_rl.scenarios.goals.rows.places import Places
 from mcp_rl.scenarios.goals.values import shown
-from mcp_rl.scenarios.goals.words import PAST, PEOPLE, article, is_plural, quoted, sentence, singular
+from mcp_rl.scenarios.goals.words import PAST, PEOPLE, quoted, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,7 +258,7 @@ class RowRequests:
         if choice.place is None:
             return [f"Which {self._noun} is listed {self._places.on_most}, and {self._places.at} how many?"]
         said, words = f"{self._plural} {self._places.on(choice.place)}", self._words(name)
-        return [f"Which {words} is the commonest among the {said}, and how many have it?",
+        return [f"Which {words} is the most common among the {said}, and how many have it?",
                 f"Among the {said}, which {words} occurs most often, and how often?"]  # fmt: skip
 
     def _if_any(self, choice: RowChoice) -> list[str]:
@@ -315,7 +316,7 @@ class RowRequests:
             than = f"{'more' if more else 'less'} than {value}"
             return self._english.pick([f"costs {than}", f"has {article(words)} {'above' if more else 'below'} {value}"])
         if sort == "count":
-            return f"has {'more' if more else 'fewer'} than {shown(condition.value)} {words}"
+            return f"has {'more' if more else 'fewer'} than {counted(condition.value, words)}"
         if sort in _ADJECTIVES:
             return f"is {_ADJECTIVES[sort][0 if more else 1]} than {value}"
         return f"has {article(words)} {'above' if more else 'below'} {value}"
@@ -324,7 +325,7 @@ class RowRequests:
         if sort == "cost":
             return self._english.pick([f"costs {value}", f"has {article(words)} of {value}"])
         if sort == "count":
-            return f"has {value} {singular(words) if value == '1' else words}"
+            return f"has no {words}" if raw == 0 else f"has {counted(raw, words)}"
         if sort == "age":
             return f"is {value} old" if unit else f"is {value} years old"
         if sort == "year":
