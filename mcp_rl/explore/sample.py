@@ -276,7 +276,8 @@ class Sampler:
             sources[kind] = (
                 4.0 * known / (known + 3) if same_key or path_like or uri_like else 0.4 / len(self._pool.kinds)
             )
-        endings = plausible.file_endings(description) if _PATH_NAME.search(parameter) else ()
+        is_path = _PATH_NAME.search(parameter) is not None
+        endings = (self._pool.endings(parameter) or plausible.file_endings(description)) if is_path else ()
         files = [path for path in self._pool["path:file"] if path.lower().endswith(endings)] if endings else []
         if files:
             sources["files"] = 8.0
