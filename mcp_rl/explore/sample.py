@@ -41,6 +41,8 @@ _MOST_BESIDE = 20
 """Parameters of a tool whose names tell what it is about."""
 _LONGEST_NAME = 200
 """Characters of a parameter's name that are read for hints."""
+_SHARE_OF_NEEDED = 0.9
+"""Probability of an optional property that an error said must be given."""
 _TAKES_ANY = 0.6
 """Share of calls with any words that work, above which a parameter needs no value that was shown."""
 _PATH_NAME = re.compile(r"path|file|dir|folder|source|destination|location", re.IGNORECASE)
@@ -179,6 +181,7 @@ class Sampler:
             if name not in required:
                 inner = f"{slot}.{name}"
                 share = self._optional_share * self._pool.odds(inner) if optional and depth < _DEEPEST else 0.0
+                share = _SHARE_OF_NEEDED if depth == 0 and self._pool.needs(self._tool, name) else share
                 given = random.random() < share
                 self._choices.append((inner, GIVEN if given else LEFT_OUT))
                 if not given:

@@ -18,7 +18,7 @@ from mcp_rl.explore.complaint import without_echo
 from mcp_rl.explore.entities.forms.page_form import addresses_in, same_site
 from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.forms.shown import is_id, shown_values
-from mcp_rl.explore.hints import Bounds, bounds, offered, statement_kind
+from mcp_rl.explore.hints import Bounds, bounds, needed_names, offered, statement_kind
 from mcp_rl.explore.plausible import named_endings
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated
@@ -73,6 +73,8 @@ class ValuePool:
         """The endings of files that a parameter takes, as errors said, by the parameter's words."""
         self._statements: dict[str, str] = {}
         """The kind of SQL that a tool takes, as its errors said."""
+        self._needed: dict[str, set[str]] = {}
+        """Words that errors of a tool named as parameters that must be given."""
         self._mended: dict[str, list[dict[str, Any]]] = {}
         """Arguments of refused calls by tool, with a value that the error offers in place of the one that it blames."""
         self._good: dict[str, dict[str, set[str]]] = {}
@@ -202,6 +204,7 @@ class ValuePool:
     def observe_error(self, tool: str, arguments: dict[str, Any], text: str) -> None:
         """Learn from the error of a call which values would be accepted."""
         self._scan(without_echo(text, arguments))
+        self._needed.setdefault(tool, set()).update(name for name in needed_names(text) if name not in arguments)
         if kind := statement_kind(text):
             self._statements[tool] = kind
         blamed = [
@@ -248,6 +251,10 @@ class ValuePool:
     def endings(self, parameter: str) -> tuple[str, ...]:
         """Return the endings of files that a parameter (in words) takes, as far as errors named them."""
         return self._endings.get(parameter, ())
+
+    def needs(self, tool: str, parameter: str) -> bool:
+        """Return whether an error of a tool said that an optional parameter must be given."""
+        return parameter in self._needed.get(tool, ())
 
     def statement_kind(self, tool: str) -> str | None:
         """Return the kind of SQL that a tool takes, as far as errors named it."""

@@ -124,7 +124,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (r"status|\bstate\b|\bstage\b", "status"),
     (r"colou?r", "colour"),
     (r"currency", "currency"),
-    (r"\b(?:due|start|end|birth|created?)?_? ?(?:date|day|deadline|on)\b|yyyy-mm-dd", "date"),
+    (r"\b(?:due|start|end|birth|created?)?_? ?(?:date|day|deadline|on)\b|\bdue$|yyyy-mm-dd", "date"),
     (r"\btime\b|hh:mm", "time"),
     (r"\bkind\b|\btype\b|category|\bclass\b|\bgroup\b", "kind"),
     (r"\btags?\b|\blabels?\b|keyword|\btopics?\b", "tag"),

@@ -1,3 +1,4 @@
+import random
 from collections import Counter
 from typing import Any
 
@@ -5,6 +6,7 @@ import pytest
 
 from mcp_rl.explore.answer import says_nothing
 from mcp_rl.explore.complaint import common_texts, reports_failure, without_echo
+from mcp_rl.explore.sample import Draw, Sampler
 from mcp_rl.explore.values_seen import ValuePool
 
 
@@ -79,3 +81,17 @@ def test_an_error_tells_the_ending_of_files_and_the_kind_of_statement() -> None:
     pool.observe_error("write", {"query": "pears"}, "Only INSERT, UPDATE, or DELETE operations are allowed")
     assert pool.endings("filepath") == (".xls",)
     assert [pool.statement_kind(tool) for tool in ("alter", "write", "read")] == ["alter", "change", None]
+
+
+def test_an_optional_argument_that_an_error_demands_is_drawn() -> None:
+    pool, text = ValuePool(), {"type": "string"}
+    sampler = Sampler("save", {"properties": dict.fromkeys(("id", "ns", "key", "title", "note"), text)}, pool)
+
+    def given() -> Counter[str]:
+        return Counter(name for seed in range(60) for name in (sampler.draw(random.Random(seed)) or Draw({})).arguments)
+
+    before = given()
+    pool.observe_error("save", {"title": "x"}, "Error: create requires ns and key (or pass id); `note` is required")
+    after = given()
+    assert max(before.values()) < 36 and min(after[name] for name in ("ns", "key", "note")) > 45
+    assert after["id"] < 36 and after["title"] < 36
