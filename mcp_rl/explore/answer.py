@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.complaint import object_in, reports_failure
 from mcp_rl.explore.entities.forms.outline_form import pairs_beside
 from mcp_rl.rewards.dates import is_dated
 from mcp_rl.rewards.json_values import is_finite, leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SHORT_TEXT = 60
 """Most characters of a result that a final message can be expected to repeat."""
@@ -18,15 +22,9 @@ _CLOSING_NUMBER = re.compile(r"(?:\bis|=|:|\bequals)\s*(-?\d+(?:\.\d+)?(?:[eE][+
 _CLOSING_AMOUNT = re.compile(r"[A-Za-z]{2,20}(?: [a-z]{2,20})?: (\d{1,15}(?:\.\d{1,9})?)(?:%| [a-z]{2,20})")
 """An amount with its name and its unit: "Total: 5 items"."""
 _SECRET_LINE = re.compile(r"(?i)(?:token|secret|passw|api_?key|credential)\w{0,40}\W{0,3}[=:]\W{0,3}[^\s\"']{6}")
-_NOTHING = re.compile(
-    r"(?i)^\W*(?:error|null|none|undefined)\b|^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
-    r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
-    r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available)\b"
-)
-_FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^invalid")
-_SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
 _PLACEHOLDER = re.compile(r"\[(?:image|audio|resource|link|\w+ content)\b[^\n\]]{0,300}\]")
 """A line that stands for content which is no text, as `toolserver/tools/results.py` writes it."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?Z?)?")
 _READ = 20_000
 """Number of characters of a result that are searched."""
 
@@ -69,47 +67,31 @@ def holds_no_text(text: str) -> bool:
     return bool(lines) and all(_PLACEHOLDER.fullmatch(line.strip()) for line in lines)
 
 
-def says_nothing(text: str) -> bool:
-    """Return whether a successful result holds nothing: it is empty, found nothing, or has an error in its text."""
-    return not text.strip("[]{} \n") or reports_failure(text) or _is_hollow(text)
-
-
-def reports_failure(text: str) -> bool:
-    """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status."""
-    if _NOTHING.search(text[:300]) or _SYSTEM_ERROR.search(text[:_READ]):
-        return True
-    if (value := _object_in(text)) is None:
-        return False
-    status = value.get("status")
-    failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
-    return failed or value.get("success") is False or value.get("ok") is False or bool(value.get("error"))
+def says_nothing(text: str, arguments: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a successful result holds nothing: it is empty, or a complaint (`complaint.py`), for which the
+    call's `arguments` tell more."""
+    return not text.strip("[]{} \n") or reports_failure(text, arguments) or _is_hollow(text, arguments or {})
 
 
 def shows_empty_list(text: str) -> bool:
     """Return whether a JSON object holds an empty list or object, and no list with anything in it."""
-    if (value := _object_in(text)) is None:
+    if (value := object_in(text)) is None:
         return False
     held = [inner for inner in value.values() if isinstance(inner, list | dict)]
     return bool(held) and not any(held)
 
 
-def _object_in(text: str) -> dict[str, Any] | None:
-    """Parse a text as a JSON object; return None for anything else."""
-    try:
-        value = json.loads(text) if text[:1] == "{" else None
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _is_hollow(text: str) -> bool:
-    """Return whether a JSON result has an empty list or object, and otherwise only zeros, nulls and empty texts."""
+def _is_hollow(text: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a JSON result has an empty list or object, and otherwise only zeros, nulls, empty texts, and what
+    was asked for: the call's arguments, and dates."""
     if text[:1] not in "[{" or not re.search(r"\[\s*\]|\{\s*\}", text):
         return False
+    asked = {leaf for leaf in leaves(dict(arguments)) if isinstance(leaf, str | int | float)}
     try:
-        return not any(leaves(json.loads(text)))
+        found = [leaf for leaf in leaves(json.loads(text)) if leaf]
     except (ValueError, RecursionError):
         return False
+    return all(leaf in asked or (isinstance(leaf, str) and _DATE.fullmatch(leaf)) for leaf in found)
 
 
 def call_key(tool: str, arguments: dict[str, Any]) -> str:

@@ -29,9 +29,10 @@ _DESTROYS = re.compile(
     "shutdown|stop|truncate|uninstall|unlink|wipe"
 )
 _CHANGES = re.compile(
-    "advance|archive|attach|cancel|change|checkout|commit|complete|connect|copy|detach|disable|disconnect|edit|enable|execute|finish|insert|link|lock|mark|merge|"
+    "advance|alter|archive|attach|cancel|change|checkout|commit|complete|connect|copy|detach|disable|disconnect|edit|enable|execute|finish|insert|link|lock|mark|merge|"
     "modify|patch|pause|promote|replace|resume|run|send|swap|tag|toggle|transfer|unassign|unlock|unset|untag|update"
 )
+_ADDS_NUMBERS = re.compile(r"add (?:two|numbers?|integers?|ints?|floats?|values?|vectors?|matrix|matrices)\b")
 
 
 class Bearing(Enum):
@@ -49,7 +50,7 @@ def bearing(tool: Tool) -> Bearing:
     hints = tool.annotations or {}
     if hints.get("readOnlyHint") is True:
         return Bearing.READS
-    by_name = _by_name(tool.name)
+    by_name = Bearing.READS if adds_numbers(tool) else _by_name(tool.name)
     if by_name is Bearing.DESTROYS:
         return by_name
     if hints.get("destructiveHint") is True:
@@ -57,6 +58,23 @@ def bearing(tool: Tool) -> Bearing:
     if hints.get("readOnlyHint") is False and by_name in (Bearing.READS, Bearing.UNCLEAR):
         return Bearing.CHANGES
     return by_name
+
+
+def adds_numbers(tool: Tool) -> bool:
+    """Return whether a tool called "add" computes: it takes nothing but numbers, or its name says what it adds."""
+    words = words_of(tool.name.rpartition(BETWEEN)[2])
+    properties = tool.input_schema.get("properties")
+    parts = list(properties.values()) if isinstance(properties, dict) else []
+    return _ADDS_NUMBERS.match(words) is not None or (words == "add" and all(map(_is_number, parts)))
+
+
+def _is_number(schema: object) -> bool:
+    """Return whether a schema is that of a number, or of a list of numbers."""
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("type") == "array":
+        return _is_number(schema.get("items"))
+    return schema.get("type") in ("number", "integer")
 
 
 def _by_name(name: str) -> Bearing:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.bearing import Bearing, adds_numbers, bearing
 from mcp_rl.explore.words import words_of
 from mcp_rl.toolserver.tool_server import BETWEEN, ToolServer
 
@@ -102,8 +102,6 @@ _CHANGING_VERBS = re.compile(
     "publish|purge|push|put|remove|rename|reset|revoke|save|send|set|shutdown|stop|toggle|truncate|unlink|update|"
     "upload|write"
 )
-_ADDS_SOMETHING = re.compile(r"add (?!two|numbers?|integers?|ints?|floats?|values?|vectors?|matrix|matrices)")
-"""`add_note` changes something; `add` and `add_numbers` compute."""
 
 
 def reads_only(tool: Tool) -> bool:
@@ -114,7 +112,8 @@ def reads_only(tool: Tool) -> bool:
     if hints.get("destructiveHint") is True:
         return False
     words = words_of(tool.name.rpartition(BETWEEN)[2])
-    return _CHANGING_VERBS.fullmatch(words.split(" ")[0]) is None and _ADDS_SOMETHING.match(words) is None
+    first = words.split(" ")[0]
+    return _CHANGING_VERBS.fullmatch(first) is None and (first != "add" or adds_numbers(tool))
 
 
 def _harmless(tool: Tool, isolation: str) -> bool:

@@ -19,7 +19,16 @@ from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.meant import meant
 from mcp_rl.explore.sample import Sampler, parameter_of, samplers
 from mcp_rl.explore.words import words_of
-from mcp_rl.explore.world import World, WorldRecord, meaning, number_of, sql_meaning, statement, text_of
+from mcp_rl.explore.world import (
+    World,
+    WorldRecord,
+    may_take_sql,
+    meaning,
+    number_of,
+    sql_meaning,
+    statement,
+    text_of,
+)
 from mcp_rl.scenario import ServerGroup, StdioServer
 
 if TYPE_CHECKING:
@@ -40,7 +49,9 @@ _ENDS = (("from", "to"), ("source", "target"), ("subject", "object"), ("head", "
 _NAMES = re.compile(r"name|title|key|id|entity name")
 """Parameters that name what a creating tool makes."""
 _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|filter|find|match|contains|phrase|prefix)\b")
-_PATH = re.compile(r"\bpaths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bfolder\b|\bdestination\b")
+_PATH = re.compile(
+    r"\b(?:file|dir|folder)?paths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bfolder\b|\bdestination\b"
+)
 WORLD_SEED = 0
 """Seed of the world. It is fixed, so that all runs on a server begin alike."""
 _KIND = re.compile(r"\b(?:type|kind|category|status|state|mode|level|priority|format|role)$")
@@ -125,7 +136,7 @@ class WorldSampler(Sampler):
 
     def _free_string(self, schema: dict[str, Any], slot: str, random: randoms.Random) -> str:
         parameter, description = parameter_of(slot), str(schema.get("description", ""))
-        if kind := sql_meaning(self._tool, parameter, f"{description} {self._words}"):
+        if kind := self._statement_kind(parameter, description):
             return statement(kind, self._world, tables_in(self._pool), random)
         constant = None if self._strict else self._pool.constant(parameter)
         if constant is not None and random.random() < _SHARE_OF_CONSTANT:
@@ -148,6 +159,11 @@ class WorldSampler(Sampler):
             self._record = record
         return chosen
 
+    def _statement_kind(self, parameter: str, description: str) -> str | None:
+        """Return the kind of SQL that a parameter takes: as errors said, or else as it is described."""
+        said = self._pool.statement_kind(self._tool) if may_take_sql(parameter) else None
+        return said or sql_meaning(self._tool, parameter, f"{description} {self._words}")
+
     def _own(self, parameter: str, description: str) -> Iterator[tuple[str, float, Sequence[str]]]:
         """Yield sources of values for a text, each with its prior weight and its values."""
         if self._ends is not None and parameter in self._ends:
@@ -161,11 +177,14 @@ class WorldSampler(Sampler):
             choices = plausible.listed(self._words, between="or")
         yield "listed", 6.0, choices
         if not itself and not (self._strict and choices):
-            yield "worked", 30.0, self._pool[f"worked:{parameter}"]
+            # what fills a server goes into files of its own
+            weight = 1.0 if self._strict and _PATH.search(parameter) else 30.0
+            yield "worked", weight, self._pool[f"worked:{parameter}"]
         if _PATH.search(parameter):
             folders = self._pool["path:folder"] if self._makes or "dest" in parameter else []
             name = self._record.name.lower()
-            endings = plausible.file_endings(f"{description} {self._words}") or _ENDINGS
+            described = plausible.file_endings(description) or plausible.file_endings(self._words)
+            endings = self._pool.endings(parameter) or described or _ENDINGS
             yield "new path", 4.0, [posixpath.join(at, name + end) for at in folders[:20] for end in endings[:2]]
         elif (_REFERENCE.search(parameter) is not None and not itself) or _SEARCH.search(parameter):
             yield "known", 8.0, self.known()
@@ -249,9 +268,12 @@ def observe_arguments(pool: ValuePool, arguments: dict[str, Any]) -> None:
 
 
 def observe_setup(pool: ValuePool, calls: Iterable[ToolCall], world: World) -> None:
-    """Learn the names, tables and columns that these calls gave to the server."""
+    """Learn the names, files, tables and columns that these calls gave to the server."""
     for call in calls:
         text = repr(call.arguments)
+        for name, value in call.arguments.items():
+            if isinstance(value, str) and value.startswith("/") and _PATH.search(words_of(name)):
+                pool.observe_path(value)
         for record in world.records:
             if re.search(rf"\b{record.name}\b", text):
                 pool.observe_known(record.name)

@@ -27,6 +27,16 @@ _MOST = re.compile(
     rf"|\bno more than|\bup to|\bmaximum\D{{0,12}})\s*{_NUMBER}"
 )
 _ABOVE = re.compile(rf"(?i)(?:\b(?:greater|more|larger|higher) than|>)\s*{_NUMBER}")
+_STATEMENT = r"(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER)(?: (?:INTO|FROM|TABLE))?"
+_ONLY = re.compile(rf"\b[Oo]nly ({_STATEMENT}(?:(?:, ?|/| )(?:(?:or|and) )?{_STATEMENT}){{0,7}})")
+_STATEMENT_KINDS = {"SELECT": "select", "CREATE": "create", "ALTER": "alter"}
+_NAME = r"['\"`]?[A-Za-z_]\w{0,40}['\"`]?"
+_NAMES = rf"({_NAME}(?:(?:, ?(?:and |or )?| and | or | & ){_NAME}){{0,7}})"
+_NEEDS = re.compile(
+    rf"(?i)\b(?:requires?|missing required|required|missing|needs?|provide|specify|must (?:give|pass|have|include|set))"
+    rf"(?: (?:parameters?|arguments?|fields?|both|either|at least))?(?: one of)?\s?:? {_NAMES}"
+    rf"|(?<!\w){_NAMES} (?:is|are|must be) (?:required|missing|needed|provided|given|set|specified)\b"
+)
 _MOST_ITEMS = 50
 _READ = 4000
 """Number of characters of an error that are read."""
@@ -54,6 +64,27 @@ def alternatives(text: str) -> list[str]:
             if value:
                 values[value] = None
     return list(values)[:_MOST_ITEMS]
+
+
+def needed_names(text: str) -> list[str]:
+    """Return the words that the text may name as parameters to be given: "create requires ns and key" gives both."""
+    listed = [names for pair in _NEEDS.findall(_beginning(text)) for names in pair if names]
+    return list(dict.fromkeys(name for names in listed for name in re.findall(r"\b(?!(?:and|or)\b)\w+", names)))[
+        :_MOST_ITEMS
+    ]
+
+
+def statement_kind(text: str) -> str | None:
+    """Return the kind of SQL that the text calls the only one: "Only ALTER TABLE statements are allowed" gives alter.
+
+    The kinds are those of `world.sql_meaning`.
+    """
+    found = _ONLY.search(_beginning(text))
+    if found is None:
+        return None
+    verbs = re.findall(r"SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER", found[1])
+    kinds = {_STATEMENT_KINDS.get(verb, "change") for verb in verbs}
+    return kinds.pop() if len(kinds) == 1 else "any"
 
 
 def offered(text: str) -> list[str]:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list
+from mcp_rl.explore.answer import call_key, says_nothing, shows_empty_list
 from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.complaint import reports_failure
 from mcp_rl.explore.fatal import fatal_calls, still_answers, suspected, suspects_noted
 from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_setup, observe_start
 from mcp_rl.explore.parts import Part, fits
@@ -130,7 +131,7 @@ class Seen:
     @property
     def worked(self) -> bool:
         """True unless the answer says that it failed."""
-        return not self.is_error and not reports_failure(self.text)
+        return not self.is_error and not reports_failure(self.text, self.arguments)
 
 
 def _unsized(text: str) -> str:
@@ -478,8 +479,9 @@ class _Measuring:
             elif len(required) == 1:
                 for value in _values_for(required[0], tool, changes):
                     made.setdefault(call_key(tool.name, {required[0]: value}), Seen(tool.name, {required[0]: value}))
-        for change in changes:
-            made.pop(change.key, None)
+        changing = {change.key for change in changes}
+        # Where no tool is named as a reading one, those of unclear names look at each other's traces.
+        made = {key: look for key, look in made.items() if key not in changing} or made
         by_tool: dict[str, list[Seen]] = {}
         for look in sorted(made.values(), key=lambda look: bool(look.arguments)):
             by_tool.setdefault(look.tool, []).append(look)
@@ -623,7 +625,7 @@ class _Measuring:
         async def keep(tool: str, arguments: dict[str, Any]) -> bool:
             seen = await self._call(link, tool, arguments)
             silent = any(tool == one.name for one, _ in takers)
-            worked = seen is not None and seen.worked and (silent or not says_nothing(seen.text))
+            worked = seen is not None and seen.worked and (silent or not says_nothing(seen.text, seen.arguments))
             if seen is not None:
                 self._learn(seen)
                 made.extend([seen] if worked else [])

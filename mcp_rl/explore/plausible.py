@@ -115,12 +115,24 @@ _FILE_TYPES = {
 }
 
 
+_ENDING = re.compile(r"(?<![\w.*/\\])\.(?:[A-Za-z]{2,4}\d?|[A-Za-z]\d|sqlite3?|ipynb|jsonl|parquet)(?![\w./-])")
+_NO_ENDINGS = frozenset({".env", ".git", ".net", ".com", ".org"})
+
+
 def file_endings(description: str) -> tuple[str, ...]:
-    """Return the endings of the files that a description speaks of, such as "the Excel file"; empty for any file."""
+    """Return the endings of the files that a description speaks of, such as "the Excel file" or "(.xls)"; empty for
+    any file."""
+    if named := named_endings(description):
+        return named
     for kind, found in _FILE_TYPES.items():
         if re.search(rf"\b(?:{kind}) (?:files?|workbooks?|documents?)\b", description.lower()):
             return found
     return ()
+
+
+def named_endings(text: str) -> tuple[str, ...]:
+    """Return the endings that a text names alone, as in "only .xls files"."""
+    return tuple(dict.fromkeys(one.lower() for one in _ENDING.findall(text) if one.lower() not in _NO_ENDINGS))
 
 
 def counts_something(parameter: str) -> bool:

@@ -17,7 +17,8 @@ import anyio
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import plausible, tally, tried
-from mcp_rl.explore.answer import Answer, call_key, holds_secret, lasting_answer, reports_failure, says_nothing
+from mcp_rl.explore.answer import Answer, call_key, holds_no_text, holds_secret, lasting_answer, says_nothing
+from mcp_rl.explore.complaint import common_texts, reports_failure
 from mcp_rl.explore.fatal import still_answers, suspected
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
@@ -101,13 +102,13 @@ class ProbeResult:
     is_error: bool = False
 
 
-def _fate(result: ProbeResult | None) -> tried.Fate:
+def _fate(result: ProbeResult | None, arguments: dict[str, Any]) -> tried.Fate:
     """Return what became of a call."""
     if result is None:
         return "unanswered"
     if result.is_error:
         return "refused"
-    if says_nothing(result.text):
+    if says_nothing(result.text, arguments):
         return "empty"
     if not result.stable:
         return "unsteady"
@@ -145,6 +146,9 @@ class Probe:
         self._errors: dict[str, list[Outcome]] = {tool.name: [] for tool in self.tools}
         self.unfit: set[str] = set()
         """Tools that are too slow, or answer equal calls differently."""
+        self._needing = {tool.name for tool in self.tools if tool.input_schema.get("required")}
+        self._monotonous: set[str] = set()
+        """Texts that answer nothing, since they come whatever is asked."""
         self.cut_short = False
         """True if there was no time for more calls."""
         self._deadline = call_deadline(server)
@@ -287,7 +291,7 @@ class Probe:
         results = await self.call_all([(name, draw.arguments) for name, draw in proposals])
         found: Counter[str] = Counter()
         for (name, draw), result in zip(proposals, results, strict=True):
-            fate = _fate(result)
+            fate = self._fate(result, draw.arguments)
             useful = fate in ("worked", "unsteady", "secret")
             tried.note(name, fate, draw.arguments, result.text if result is not None else "")
             self.pool.credit(draw.choices, useful)
@@ -296,7 +300,7 @@ class Probe:
             if result is not None and result.is_error:
                 self._failed(name, draw.arguments, result)
             if result is None or not useful:
-                if result is not None and not result.is_error and reports_failure(result.text):
+                if result is not None and not result.is_error and reports_failure(result.text, draw.arguments):
                     self.pool.observe_error(name, draw.arguments, result.text)
                 continue
             if not result.stable:
@@ -317,6 +321,27 @@ class Probe:
             else:
                 self._dry(progress)
             progress.done = progress.done or name in self.unfit
+        self._forget_common_texts()
+
+    def _fate(self, result: ProbeResult | None, arguments: dict[str, Any]) -> tried.Fate:
+        """Return what became of a call, as far as is known by now."""
+        fate = _fate(result, arguments)
+        same = fate == "worked" and result is not None and self.is_monotonous(result.text)
+        return "same" if same else fate
+
+    def is_monotonous(self, text: str) -> bool:
+        """Return whether a result comes whatever is asked, so that it answers nothing."""
+        return undated(text) in self._monotonous
+
+    def _forget_common_texts(self) -> None:
+        """Drop the outcomes whose text comes whatever is asked."""
+        said = {name: progress.texts for name, progress in self.progress.items() if progress.texts}
+        self._monotonous |= {text for text in common_texts(said, self._needing) if not holds_no_text(text)}
+        for name, progress in self.progress.items() if self._monotonous else ():
+            for outcome in progress.outcomes:
+                if self.is_monotonous(outcome.text):
+                    tried.note_same(name, outcome.arguments, outcome.text)
+            progress.outcomes = [one for one in progress.outcomes if not self.is_monotonous(one.text)]
 
     def _failed(self, name: str, arguments: dict[str, Any], result: ProbeResult) -> None:
         self.pool.observe_error(name, arguments, result.text)

@@ -41,6 +41,8 @@ _MOST_BESIDE = 20
 """Parameters of a tool whose names tell what it is about."""
 _LONGEST_NAME = 200
 """Characters of a parameter's name that are read for hints."""
+_SHARE_OF_NEEDED = 0.9
+"""Probability of an optional property that an error said must be given."""
 _TAKES_ANY = 0.6
 """Share of calls with any words that work, above which a parameter needs no value that was shown."""
 _PATH_NAME = re.compile(r"path|file|dir|folder|source|destination|location", re.IGNORECASE)
@@ -179,6 +181,7 @@ class Sampler:
             if name not in required:
                 inner = f"{slot}.{name}"
                 share = self._optional_share * self._pool.odds(inner) if optional and depth < _DEEPEST else 0.0
+                share = _SHARE_OF_NEEDED if depth == 0 and self._pool.needs(self._tool, name) else share
                 given = random.random() < share
                 self._choices.append((inner, GIVEN if given else LEFT_OUT))
                 if not given:
@@ -276,7 +279,8 @@ class Sampler:
             sources[kind] = (
                 4.0 * known / (known + 3) if same_key or path_like or uri_like else 0.4 / len(self._pool.kinds)
             )
-        endings = plausible.file_endings(description) if _PATH_NAME.search(parameter) else ()
+        is_path = _PATH_NAME.search(parameter) is not None
+        endings = (self._pool.endings(parameter) or plausible.file_endings(description)) if is_path else ()
         files = [path for path in self._pool["path:file"] if path.lower().endswith(endings)] if endings else []
         if files:
             sources["files"] = 8.0

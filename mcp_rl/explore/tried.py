@@ -17,12 +17,13 @@ from mcp_rl.system.visible import shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-Fate = Literal["worked", "unseen", "refused", "empty", "secret", "unsteady", "unanswered"]
+Fate = Literal["worked", "unseen", "refused", "empty", "same", "secret", "unsteady", "unanswered"]
 _SAYS: Mapping[Fate, str] = {
     "worked": "worked, but none gave a task of its own",
     "unseen": "worked, but no reading call shows that anything changed",
     "refused": "refused",
     "empty": "answered with nothing",
+    "same": "gave the same text as all others",
     "secret": "answered with what looks like a password or key",
     "unsteady": "gave another answer the second time",
     "unanswered": "not answered in time",
@@ -32,11 +33,14 @@ _HELPS: Mapping[Fate, str] = {
     "unseen": "offer a tool that shows what it changes",
     "refused": "name values that work in its descriptions or its schema, or in a plugin",
     "empty": "put data into the server",
+    "same": "give the server what that text asks for, or make its answers depend on the arguments",
     "secret": "make it answer without that",
     "unsteady": "make it give equal calls equal answers",
     "unanswered": "make it answer sooner",
 }
 _LONG_CALL, _LONG_ANSWER = 90, 120
+_READ = 500
+"""Characters by which complaints are compared."""
 SAY_START = "say where exploring begins, such as --start https://example.com/"
 """Advice for a tool that takes the address of a page."""
 CHANGES = "was not called, because it may change things"
@@ -54,6 +58,8 @@ class ToolTrials:
     fates: Counter[Fate] = field(default_factory=Counter)
     examples: dict[Fate, tuple[dict[str, Any], str]] = field(default_factory=dict)
     """The first call of each fate: its arguments, and what the server said."""
+    complaints: Counter[str] = field(default_factory=Counter)
+    """What the server said to calls that gave nothing."""
     kept_out: str = ""
     """Why it was not called at all."""
     needs_start: bool = False
@@ -145,7 +151,21 @@ def note(tool: str, fate: Fate, arguments: dict[str, Any], said: str) -> None:
     if (record := _current.get()) is not None:
         trials = record.of(tool)
         trials.fates[fate] += 1
+        if fate in ("refused", "empty", "same"):
+            trials.complaints[said[:_READ]] += 1
         trials.examples.setdefault(fate, (arguments, said))
+
+
+def note_same(tool: str, arguments: dict[str, Any], said: str) -> None:
+    """Note that a call which seemed to work gave the text that all calls give, if there is a record."""
+    if (record := _current.get()) is not None:
+        trials = record.of(tool)
+        if trials.fates["worked"] > 1:
+            trials.fates["worked"] -= 1
+        else:
+            trials.fates.pop("worked", None)
+            trials.examples.pop("worked", None)
+        note(tool, "same", arguments, said)
 
 
 def note_needs_start(tool: str) -> None:

@@ -14,10 +14,12 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.complaint import without_echo
 from mcp_rl.explore.entities.forms.page_form import addresses_in, same_site
 from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.forms.shown import is_id, shown_values
-from mcp_rl.explore.hints import Bounds, bounds, offered
+from mcp_rl.explore.hints import Bounds, bounds, needed_names, offered, statement_kind
+from mcp_rl.explore.plausible import named_endings
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated
 
@@ -67,6 +69,12 @@ class ValuePool:
         self._offered: dict[str, list[str]] = {}
         self._elsewhere: dict[str, list[str]] = {}
         self._bounds: dict[str, Bounds] = {}
+        self._endings: dict[str, tuple[str, ...]] = {}
+        """The endings of files that a parameter takes, as errors said, by the parameter's words."""
+        self._statements: dict[str, str] = {}
+        """The kind of SQL that a tool takes, as its errors said."""
+        self._needed: dict[str, set[str]] = {}
+        """Words that errors of a tool named as parameters that must be given."""
         self._mended: dict[str, list[dict[str, Any]]] = {}
         """Arguments of refused calls by tool, with a value that the error offers in place of the one that it blames."""
         self._good: dict[str, dict[str, set[str]]] = {}
@@ -195,15 +203,21 @@ class ValuePool:
 
     def observe_error(self, tool: str, arguments: dict[str, Any], text: str) -> None:
         """Learn from the error of a call which values would be accepted."""
-        self._scan(text)
+        self._scan(without_echo(text, arguments))
+        self._needed.setdefault(tool, set()).update(name for name in needed_names(text) if name not in arguments)
+        if kind := statement_kind(text):
+            self._statements[tool] = kind
         blamed = [
             name
             for name, value in arguments.items()
             if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) or (str(value).strip() and str(value) in text)
         ]
+        endings = named_endings(without_echo(text, arguments))
         for name in blamed or (list(arguments) if len(arguments) == 1 else []):
             slot, value = f"{tool}.{name}", arguments[name]
             if isinstance(value, str):
+                if endings:
+                    self._endings[words_of(name)] = endings
                 values = [one for one in offered(text) if one not in (value, name)]
                 if len(values) > len(self._offered.get(slot, ())):
                     self._offered[slot] = values
@@ -233,6 +247,18 @@ class ValuePool:
         """Return the values that errors offered for a parameter, or else for one of its name of another tool."""
         name = slot.rpartition(".")[2].removesuffix("[]")
         return self._offered.get(slot) or self._elsewhere.get(words_of(name), [])
+
+    def endings(self, parameter: str) -> tuple[str, ...]:
+        """Return the endings of files that a parameter (in words) takes, as far as errors named them."""
+        return self._endings.get(parameter, ())
+
+    def needs(self, tool: str, parameter: str) -> bool:
+        """Return whether an error of a tool said that an optional parameter must be given."""
+        return parameter in self._needed.get(tool, ())
+
+    def statement_kind(self, tool: str) -> str | None:
+        """Return the kind of SQL that a tool takes, as far as errors named it."""
+        return self._statements.get(tool)
 
     def bounds(self, slot: str) -> Bounds:
         """Return the range of a numeric parameter, as far as errors named it."""

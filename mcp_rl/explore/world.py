@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from mcp_rl.explore.words import words_of
+
 _PEOPLE = "Ada Alan Grace Linus Maria Noah Olga Pablo Rosa Samir Tara Yuki".split()
 _CITIES = "Paris Oslo Lima Tokyo Cairo Boston Madrid Sydney Nairobi Toronto Berlin Seoul".split()
 _ROLES = "engineer teacher doctor gardener painter baker pilot lawyer".split()
@@ -122,7 +124,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (r"status|\bstate\b|\bstage\b", "status"),
     (r"colou?r", "colour"),
     (r"currency", "currency"),
-    (r"\b(?:due|start|end|birth|created?)?_? ?(?:date|day|deadline|on)\b|yyyy-mm-dd", "date"),
+    (r"\b(?:due|start|end|birth|created?)?_? ?(?:date|day|deadline|on)\b|\bdue$|yyyy-mm-dd", "date"),
     (r"\btime\b|hh:mm", "time"),
     (r"\bkind\b|\btype\b|category|\bclass\b|\bgroup\b", "kind"),
     (r"\btags?\b|\blabels?\b|keyword|\btopics?\b", "tag"),
@@ -194,21 +196,38 @@ _COLUMNS = {
     "projects": ("name", "budget", "lead"),
     "things": ("name", "price", "owner"),
 }
-
-
+_NEW_COLUMNS = (
+    "remark TEXT",
+    "rank INTEGER",
+    "email TEXT",
+    "phone TEXT",
+    "weight INTEGER",
+    "colour TEXT",
+    "since TEXT",
+)
 _TAKES_SQL = re.compile(
     r"sql|\b(?:select|insert into|create table)\b|duckdb|mariadb|postgres|"
-    r"\b(?:execute|run)s? (?:an? |any |the )?(?:\w+ )?(?:query|statement)\b.*\bdatabase\b"
+    r"\b(?:execute|run)s? (?:an? |any |the )?(?:\w+ )?(?:query|statement)\b.*\bdatabase\b|\balter.?table\b|"
+    r"\b(?:insert|update|delete)(?:,? (?:or |and )?(?:insert|update|delete)){1,2} (?:quer|statement|operation|command)"
 )
+_SQL_PARAMETERS = frozenset({"query", "sql", "statement", "sql query", "command"})
+
+
+def may_take_sql(parameter: str) -> bool:
+    """Return whether a parameter of this name may take a statement."""
+    return parameter in _SQL_PARAMETERS
 
 
 def sql_meaning(tool: str, parameter: str, description: str) -> str | None:
-    """Return the statement that a parameter takes: "create", "change", "select" or "any"; None if it takes no SQL."""
-    if parameter not in ("query", "sql", "statement", "sql query", "command"):
+    """Return the statement that a parameter takes: "create", "alter", "change", "select" or "any"; None if it takes no
+    SQL."""
+    if not may_take_sql(parameter):
         return None
-    text = f"{tool} {description}".lower()
+    text = f"{words_of(tool)} {description}".lower()
     if not _TAKES_SQL.search(text):
         return None
+    if re.search(r"alter.?table", tool.lower()):
+        return "alter"
     if "create table" in text or re.search(r"create.?table", tool.lower()):
         return "create"
     if re.search(r"\binsert\b|\bupdate\b|\bdelete\b|write|execute.?(?:update|write)", text):
@@ -252,6 +271,8 @@ def statement(kind: str, world: World, tables: dict[str, tuple[str, ...]], rando
         name = random.choice(["visits", "payments", "letters", "meetings", "tools", "trips", "songs", "rooms"])
         extra = random.choice(["amount INTEGER", "day TEXT", "city TEXT", "person TEXT"])
         return f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, name TEXT, {extra})"
+    if kind == "alter":
+        return f"ALTER TABLE {table} ADD COLUMN {random.choice(_NEW_COLUMNS)}"
     record = random.choice(world.records)
     if kind == "change":
         if table in _COLUMNS:

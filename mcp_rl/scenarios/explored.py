@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.config import explored_levels
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
+from mcp_rl.explore.common_complaint import common_complaint
 from mcp_rl.explore.entities.parameters import parameters_of
 from mcp_rl.explore.explorable import beyond_time, explorable, may_read, reads, shows_changes, unfit_tools
 from mcp_rl.explore.fatal import explored_without_fatal
@@ -49,6 +50,9 @@ calls that are made in any case."""
 _MOST_EXAMPLES = 2
 """Tools whose calls are told where no task can be made."""
 _MOST_NAMES = 5
+_NEARLY_ALL, _MOST = 0.9, 0.6
+"""Shares of the tools that answer by one complaint: where it names a setting, after which the others' answers are worth
+nothing either, and where no task was made."""
 _READING_SHARE = 0.4
 """Share of tasks that change nothing, on a server with a state."""
 
@@ -122,6 +126,9 @@ async def _spelled_out(
             probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             await probe.single_calls(recipe.solvable)
+            common = common_complaint(record, [tool.name for tool in session.offered], share=_NEARLY_ALL)
+            if common is not None and common.setting:
+                raise ScenarioError(common.sentence(server.name))
             if server.filled_anew:
                 async with sessions.lease(params) as other:
                     await probe.compare(other.session.connection)
@@ -214,6 +221,8 @@ def _sorted_out(session: Session, server: ToolServer, record: tried.TriedTools) 
 
 def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTools) -> str:
     """Say why a server gave no task, with an example, and what would help."""
+    if common := common_complaint(record, tools, share=_MOST):
+        return common.sentence(server.name)
     called = [tool for tool in tools if not record.of(tool).kept_out and record.of(tool).fates]
     changing = [tool for tool in tools if record.of(tool).kept_out == tried.CHANGES]
     kept_out = [tool for tool in tools if record.of(tool).kept_out and tool not in changing]

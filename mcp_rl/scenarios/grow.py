@@ -48,7 +48,7 @@ async def _extend(probe: Probe, links: Chains, begun: Sequence[tuple[Chain, int]
     results = await probe.call_all([(link.tool, link.arguments) for link in proposed])
     longer: list[tuple[Chain, int]] = []
     for link, result in zip(proposed, results, strict=True):
-        if (outcome := _outcome(link, result)) is not None:
+        if (outcome := _outcome(link, result)) is not None and not probe.is_monotonous(outcome.text):
             longer.append((link.before.then(outcome, link.spoken), goals[id(link.before)]))
     return longer
 
@@ -57,6 +57,6 @@ def _outcome(link: NextCall, result: ProbeResult | None) -> Outcome | None:
     if result is None or result.is_error or not result.stable or holds_secret(result.text):
         return None
     answer = lasting_answer(result.text, link.arguments)
-    if says_nothing(result.text) or (answer.value is not None and not readable(answer.value)):
+    if says_nothing(result.text, link.arguments) or (answer.value is not None and not readable(answer.value)):
         return None
     return Outcome(link.tool, link.arguments, result.text, answer)

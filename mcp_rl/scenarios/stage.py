@@ -13,7 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
-from mcp_rl.explore.answer import call_key, holds_secret, read_answer, reports_failure, says_nothing
+from mcp_rl.explore.answer import call_key, holds_secret, read_answer, says_nothing
+from mcp_rl.explore.complaint import reports_failure
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.outcome import Outcome
@@ -207,9 +208,9 @@ class Stage:
             raise Unplayable("a call is an error", " ".join(result.text.split())[:200])
         if holds_secret(result.text):
             raise Unplayable("a result holds what looks like a password or key")
-        if name in self._reading and says_nothing(result.text):
+        if name in self._reading and says_nothing(result.text, arguments):
             raise Unplayable("a call found nothing", call.tool)
-        if reports_failure(result.text):
+        if reports_failure(result.text, arguments):
             raise Unplayable("a call is an error", " ".join(result.text.split())[:200])
         return Outcome(name, arguments, result.text, read_answer(result.text, arguments))
 

@@ -2,8 +2,8 @@
 
 KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
 cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
-what it keeps instead: nothing, nothing with a slow first call (lazy), logs, random answers, coins (short random
-answers), a switch, a count of its own calls.
+what it keeps instead: nothing, nothing with a slow first call (lazy), nothing that a name tells (sums), logs, random
+answers, coins (short random answers), a switch, a count of its own calls, files named .sht (sheets).
 """
 
 import json
@@ -26,6 +26,8 @@ def tool(name, *parameters, **annotations):
 NOTES = [tool("list_notes"), tool("get_birth"), tool("add_note", "title"), tool("delete_note", "title")]
 TOOLS = {
     "nothing": [tool("get_length", "text"), tool("save_nothing", "text"), tool("repeat", "text")],
+    "sums": [tool("add", "text"), tool("twice", "text"), tool("shout", "text")],
+    "sheets": [tool("create_sheet", "filepath"), tool("read_sheet", "filepath"), tool("sheet_size", "filepath")],
     "lazy": [tool("get_length", "text"), tool("repeat", "text")],
     "logs": [tool("get_length", "text"), tool("write_log", "text")],
     "random": [tool("list_numbers"), tool("create_number"), tool("roll")],
@@ -111,6 +113,17 @@ store = STORES.get(KIND, Memory)()
 lamp, turn, lazy = False, 0, KIND == "lazy"
 
 
+def sheet(name, path):
+    if path.suffix != ".sht":
+        return json.dumps({"错误": f"只支持 .sht 格式文件: {path}"})
+    if name == "create_sheet":
+        path.write_text(f"sheet {path.stem}")
+        return f"Made the sheet {path.stem}."
+    if not path.exists():
+        return json.dumps({"错误": f"文件不存在: {path}"})
+    return path.read_text() if name == "read_sheet" else str(path.stat().st_size)
+
+
 def call(name, arguments):
     global lamp, turn, lazy
     if lazy:
@@ -121,6 +134,10 @@ def call(name, arguments):
         return str(len(text))
     if name in ("save_nothing", "repeat"):
         return text
+    if KIND == "sums":
+        return {"add": f"{text}!", "twice": 2 * text, "shout": text.upper()}[name]
+    if KIND == "sheets":
+        return sheet(name, Path(arguments["filepath"]))
     if name == "write_log":
         with (PLACE / "calls.log").open("a") as log:
             log.write(f"{text}\n")

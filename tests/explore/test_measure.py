@@ -1,6 +1,7 @@
 """Where a server keeps its state is measured on real processes in real sandboxes, one server for each kind."""
 
 import json
+import re
 import socketserver
 import sys
 import threading
@@ -58,6 +59,7 @@ def measured(server: ToolServer, tools: ToolsConfig | None = None) -> ToolServer
         ("switch", "process", "per-rollout"),
         ("counting", "process", "per-rollout"),
         ("nothing", "nothing", "shared"),
+        ("sums", "nothing", "shared"),
         ("logs", "nothing", "shared"),
         ("random", "unsure", "per-rollout"),
         ("coins", "nothing", "shared"),
@@ -143,6 +145,17 @@ def test_an_empty_server_is_filled_once_and_every_episode_begins_in_that_world(t
     assert anyio.run(episodes) == [json.dumps(titles)] * 3
     assert not list(tmp_path.glob("notes*"))
     assert len(anyio.run(_explored, server)) == 20
+
+
+def test_files_of_a_kind_that_errors_name_fill_an_empty_folder(tmp_path: Path) -> None:
+    server = measured(server_of("sheets", tmp_path, tmp_path))
+    assert server.measured is not None and server.measured.kept == "files"
+    made = {call.arguments["filepath"] for call in server.measured.setup}
+    assert len(made) > 2 and all(path.startswith(f"{tmp_path}/") and path.endswith(".sht") for path in made)
+    tasks = anyio.run(_explored, server)
+    read = [text for text in tasks if re.search(r"(?i)(?:read|size).sheet|sheet.size", text)]
+    assert any(path in text for text in read for path in made)
+    assert list(tmp_path.glob("*.sht")) == []
 
 
 def test_the_users_data_are_the_world_where_there_are_some(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from by_hand import Refused, serve, tool
@@ -18,6 +19,13 @@ NAMES = {"hostile": HOSTILE, "twins": ["Rex", "Tom", "Ben", "Rex", "Kim", "Zoe",
 LISTING = [
     tool("list_items", "Lists all items.", READ_ONLY),
     tool("get_item", "All about an item.", READ_ONLY, name="string"),
+]
+DIARY = [tool(name, name, READ_ONLY, output="string", day="string") for name in ("leggi", "cerca", "riassunto", "mese")]
+UNSET = {"errore": "Variabile d'ambiente DIARIO_PATH non impostata, es: DIARIO_PATH=/percorso"}
+HERE = Path(__file__).absolute().parent
+FOLDERS = [
+    tool("measure_folder", "Tells how long the name of a folder is.", READ_ONLY, path="string"),
+    tool("list_folders", "Lists some folders.", READ_ONLY),
 ]
 ABOUT = [tool("show", "Shows it.", READ_ONLY), tool("look_at", "Looks at a thing.", READ_ONLY, thing="string")]
 
@@ -42,9 +50,22 @@ def call(kind: str, name: str, given: dict[str, Any]) -> object:
         return PROSE if name == "show" else f"Of {given['thing']} the sages have said much, and nothing of any use."
     if kind == "numbers":
         return 42 if name == "show" else 3 * len(given["thing"])
+    if kind == "unset":
+        return json.dumps(UNSET) if given["day"].count("-") < 9 else "{}"
+    if kind == "unready":
+        return "Please choose a project before anything else."
+    if kind == "folders":
+        if name == "list_folders":
+            return "\n".join(f"- {folder}" for folder in (HERE, HERE / "goals", HERE.parent))
+        path = Path(given["path"]).absolute()
+        if not path.is_dir():
+            return f"not a folder: {path}"
+        return f"{path.name} has {len(path.name)} letters\nand {len(list(path.iterdir()))} entries"
     return [PIXEL] if kind == "images" else items(kind, name, given)
 
 
 if __name__ == "__main__":
     kind = sys.argv[1]
-    serve(kind, ABOUT if kind in ("prose", "numbers", "images") else LISTING, lambda *asked: call(kind, *asked))
+    offered = {"unset": DIARY, "unready": DIARY, "folders": FOLDERS}
+    tools = ABOUT if kind in ("prose", "numbers", "images") else offered.get(kind, LISTING)
+    serve(kind, tools, lambda *asked: call(kind, *asked))

@@ -16,7 +16,7 @@ from mcp_rl.system.notices import noticed_by
 from mcp_rl.toolserver.tool_server import ToolServer
 
 SERVER = Path(__file__).with_name("bad_input_server.py")
-KINDS = ("empty", "closed", "prose", "numbers", "images", "twins", "hostile")
+KINDS = ("empty", "closed", "prose", "numbers", "images", "twins", "hostile", "unset", "unready", "folders")
 ORDER = GenerateRequest(Recipe(count=40, levels="mixed"))
 
 
@@ -59,18 +59,31 @@ def tried() -> Tried:
         ("images", "only images", "[image: image/png", "lists things"),
         ("twins", "1 item of twins is left out", "'Rex'", "would allow more"),
         ("hostile", "tasks were made, because", "", "would allow more"),
+        (
+            "unset",
+            "4 of its tools answer",
+            "DIARIO_PATH non impostata",
+            r"set DIARIO_PATH, as `env`.*server_config\.md",
+        ),
+        ("unready", "4 of its tools answer", "Please choose a project", "give it what it asks for"),
     ],
 )
 def test_one_sentence_says_why_and_what_would_help(tried: Tried, kind: str, why: str, example: str, help: str) -> None:
     (sentence,) = tried.said[kind]
     assert why in sentence and example in sentence and re.search(help, sentence)
-    assert (kind in tried.made) == (kind not in ("empty", "closed"))
+    assert (kind in tried.made) == (kind not in ("empty", "closed", "unset", "unready"))
 
 
 def test_an_image_is_no_answer(tried: Tried) -> None:
     solved = [one for one in tried.made["images"] if one.reference]
     assert {one.verifier.kind for one in solved if one.verifier} == {"calls"}
     assert not any("[image" in one.task_description for one in solved)
+
+
+def test_a_complaint_that_repeats_the_argument_is_no_answer(tried: Tried) -> None:
+    solved = [one for one in tried.made["folders"] if one.reference]
+    paths = {str(call.arguments["path"]) for one in solved for call in one.reference if call.arguments}
+    assert paths and all(Path(path).is_dir() for path in paths)
 
 
 def test_of_two_things_of_one_name_nothing_is_asked(tried: Tried) -> None:

@@ -181,9 +181,11 @@ def _known(server: ToolServer) -> tuple[list[str], list[str]]:
         for params in one.transports.values():
             if not isinstance(params, ServerGroup):
                 observe_start(pool, params, one.start)
+    places = [*pool["start"], *pool["path:folder"], *pool["path:file"]]
+    for one in server.members or (server,):
         if one.measured is not None:
             observe_setup(pool, one.measured.setup, World(WORLD_SEED))
-    return [*pool["start"], *pool["path:folder"], *pool["path:file"]], list(tables_in(pool))
+    return places, list(tables_in(pool))
 
 
 async def _repeated(

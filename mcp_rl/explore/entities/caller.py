@@ -46,7 +46,7 @@ class Answered:
     @property
     def tells(self) -> bool:
         """True if the result holds something that may be told."""
-        return not self.is_error and not says_nothing(self.text) and not holds_secret(self.text)
+        return not self.is_error and not says_nothing(self.text, self.arguments) and not holds_secret(self.text)
 
 
 @dataclass

@@ -1,0 +1,148 @@
+"""Successful results that are complaints: they say that nothing was found or done, without being marked as errors.
+
+Three things give a complaint away: its words; the form in which it repeats the argument that it refuses; and that
+several tools, or one tool for all kinds of arguments, say the very same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.rewards.json_values import leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_NOTHING = re.compile(
+    r"(?i)^\W*(?:error|null|none|undefined)\b|^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
+    r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
+    r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available|match(?:es|ed|ing)?)\b"
+)
+_FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^invalid")
+_SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
+_READ = 20_000
+"""Number of characters of a result that are searched."""
+_ERROR = (
+    "error|errore|erreur|erro|fehler|fout|fejl|feil|virhe|błąd|chyba|hiba|hata|eroare|ошибка|помилка|错误|錯誤|エラー|"
+    "오류|에러|خطأ|שגיאה"
+)
+"""The word for an error in some languages."""
+_ERROR_KEY = re.compile(rf"(?i)(?:{_ERROR})(?:[ _]?(?:message|msg|text|detail))?|errmsg|exception")
+_ERROR_FIRST = re.compile(rf"(?i)^\W{{0,5}}(?:{_ERROR})\s?[:\uff1a]")
+_LONGEST, _MOST_LINES = 400, 3
+"""Characters and lines of a complaint about an argument."""
+_REFUSES = re.compile(
+    r"(?i)^\W{0,5}(?:(?:sorry|the|this|that|given|your),? ){0,3}(?:"
+    r"(?:path|file|value|it)? ?(?:is )?not an? (?:\w+ ){0,2}\w+|"
+    r"(?:invalid|unknown|unsupported|unrecogni[sz]ed|illegal|unexpected|missing|bad) (?:\w+ ){0,3}\w+|"
+    r"(?:can ?not|can't|could not|couldn't|unable to) (?:\w+ ){0,4}\w+"
+    r")\s?[:\uff1a=('\"`]|^\W{0,5}there (?:is|are|was|were) no (?:\w+ ){1,4}"
+)
+"""The beginning of a complaint that goes on with the argument: "not a folder: notes.txt"."""
+_AFTER = re.compile(
+    r"(?i)['\"`)\]]?\s{0,2}(?:(?:(?:is|was) )?"
+    r"not an? (?:\w+ ){0,2}?(?:folder|directory|file|path|repository|database)\b|"
+    r"(?:does not|doesn't|did not|do not) exist\b|"
+    r"(?:is|was|are|were) not (?:known|supported|recogni[sz]ed|allowed|permitted|accessible|available|readable)\b|"
+    r"(?:is|was) (?:unknown|unsupported|not allowed)\b)"
+)
+"""What follows the argument in a complaint: "notes.txt is not a folder"."""
+_ELSEWHERE = re.compile(
+    r"(?i)不存在|找不到|未找到|没有找到|無法|无法|无效|見つかりません|存在しません|찾을 수 없|"
+    r"non trovat|non esiste|nicht gefunden|existiert nicht|introuvable|n'existe pas|no encontrad|no existe|"
+    r"não encontrad|não existe|не найден|не существует"
+)
+"""Complaints in other languages, beside the argument."""
+_FOLDERS = r"(?<=[\s'\"`(:\uff1a])/[\w./@+-]{0,200}/"
+"""The folders before an argument that a complaint repeats as a whole path."""
+_MOST_TEXTS = 20
+"""Arguments that are looked for in a result."""
+_LEAST_WORDS = 3
+"""Words of a text that may be a complaint because it comes again and again: a calculator may say 12 to many calls."""
+_TOOLS, _CALLS = 3, 8
+"""Tools that say nothing but one text, and calls of one tool, after which that text is no answer."""
+
+
+def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status or
+    an error. With the call's `arguments`, a text that refuses one of them counts as well."""
+    if _NOTHING.search(text[:300]) or _ERROR_FIRST.search(text) or _SYSTEM_ERROR.search(text[:_READ]):
+        return True
+    if (value := object_in(text)) is None:
+        return bool(arguments) and _refuses(text, arguments or {})
+    status = value.get("status")
+    failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
+    return failed or value.get("success") is False or value.get("ok") is False or bool(error_in(value))
+
+
+def error_in(value: Mapping[str, Any]) -> Any:
+    """Return what a JSON object holds under a key that means "error" in some language; None if nothing."""
+    if value.get("error"):
+        return value["error"]
+    return next(
+        (
+            said
+            for key, said in value.items()
+            if said and isinstance(said, str | list | dict) and _ERROR_KEY.fullmatch(key[:40])
+        ),
+        None,
+    )
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """Parse a text as a JSON object; return None for anything else."""
+    try:
+        value = json.loads(text) if text[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def without_echo(text: str, arguments: Mapping[str, Any]) -> str:
+    """Return a text without the arguments that it repeats, and without the paths that end in them."""
+    for value in _texts(arguments):
+        text = re.sub(rf"(?:{_FOLDERS}|(?<![\w/.])){re.escape(value)}(?![\w/])", " ", text)
+    return text
+
+
+def common_texts(said: Mapping[str, Counter[str]], needing: set[str]) -> set[str]:
+    """Return the texts that answer nothing, by the texts that each tool gave to how many calls.
+
+    Such a text is all that several tools ever said, or all that one of the tools `needing` arguments said to many of
+    them. It has words: numbers and short answers may well come again.
+    """
+    only = {tool: next(iter(texts)) for tool, texts in said.items() if len(texts) == 1}
+    shared = Counter(only.values())
+    tools = min(_TOOLS, max(2, len(said)))
+    return {
+        text
+        for tool, text in only.items()
+        if (shared[text] >= tools or (tool in needing and said[tool][text] >= _CALLS))
+        and len(re.findall(r"[^\W\d_]{2,}", text[:_LONGEST])) >= _LEAST_WORDS
+    }
+
+
+def _refuses(text: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a short text refuses one of the arguments, which it repeats."""
+    text = text.strip()
+    if len(text) > _LONGEST or text.count("\n") >= _MOST_LINES:
+        return False
+    for value in _texts(arguments):
+        at = text.find(value)
+        if at < 0:
+            continue
+        begins = _REFUSES.match(text)
+        if begins and begins.end() <= at + 1:
+            return True
+        if _AFTER.match(text, at + len(value)) or _ELSEWHERE.search(text.replace(value, " ")):
+            return True
+    return False
+
+
+def _texts(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts among the arguments, stripped, the longest first."""
+    found = {leaf.strip() for leaf in leaves(dict(arguments)) if isinstance(leaf, str) and leaf.strip()}
+    yield from sorted(found, key=lambda value: (-len(value), value))[:_MOST_TEXTS]
