@@ -68,9 +68,9 @@ def _items(lines: list[str], cut: bool) -> list[RecordList]:
 def _is_document(lines: list[str], records: list[Record]) -> bool:
     """Return whether a text has chapters whose lists hold sentences, as instructions do."""
     chapters = sum(_CHAPTER.match(line) is not None for line in lines)
-    names = [str(record["name"]) for record in records if record.keys() == {"name"}]
-    words = sum(len(name.split()) for name in names)
-    return chapters > 1 and len(names) > len(records) / 2 and words >= _WORDS_IN_SENTENCE * len(names)
+    said = [" ".join(map(str, one.values())) for one in records if one.keys() <= {"name", "description", "done"}]
+    words = sum(len(text.split()) for text in said)
+    return chapters > 1 and len(said) > len(records) / 2 and words >= _WORDS_IN_SENTENCE * len(said)
 
 
 def _item(found: re.Match[str]) -> Record:
