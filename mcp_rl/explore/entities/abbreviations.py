@@ -11,7 +11,6 @@ from mcp_rl.explore.words import words_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from mcp_rl.explore.entities.caller import Answered
     from mcp_rl.toolserver.tools.listing import Tool
 
 _LONG = {
@@ -41,12 +40,12 @@ def spelled(words: str, known: Collection[str]) -> str:
     return " ".join(next((one for one in _LONG.get(word, ()) if one in known), word) for word in words.split(" "))
 
 
-def words_used(tools: Iterable[Tool], answers: Iterable[Answered]) -> frozenset[str]:
-    """Return the words in what a server says of its tools, and in the names of what they return."""
+def words_used(tools: Iterable[Tool], results: Iterable[str]) -> frozenset[str]:
+    """Return the words in what a server says of its tools, and in the names inside their results."""
     found: set[str] = set()
     for tool in tools:
         said = f"{tool.name} {tool.description or ''} {json.dumps([tool.input_schema, tool.output_schema])}"
         found.update(words_of(said[:_MOST_TEXT]).split(" "))
-    for name in {name for answer in answers for name in _NAME.findall(answer.text[:_MOST_TEXT])}:
+    for name in {name for text in results for name in _NAME.findall(text[:_MOST_TEXT])}:
         found.update(words_of(name).split(" "))
     return frozenset(found)

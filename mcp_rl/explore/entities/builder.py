@@ -234,7 +234,7 @@ class _Assembly:
         entities = [one for one in told if one.kind in kinds]
         alone = [one for one in told if one.kind not in kinds]
         tools = self._survey.reader.tools.values()
-        abouts, known = _descriptions(tools), words_used(tools, self._answers)
+        abouts, known = _descriptions(tools), words_used(tools, (answer.text for answer in self._answers))
         described_kinds = {
             noun: EntityKind(
                 name=noun,
