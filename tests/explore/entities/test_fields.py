@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from mcp_rl.explore.entities.abbreviations import is_unclear, words_used
-from mcp_rl.explore.entities.caller import Answered
 from mcp_rl.explore.entities.fields import described, words_for_relation
 from mcp_rl.explore.entities.nouns import noun_in, noun_of_tool, plural, singular, with_article
 from mcp_rl.toolserver.tools.listing import Tool
@@ -42,7 +41,7 @@ def test_a_description_says_the_unit() -> None:
 
 
 def test_a_short_word_is_spelled_as_the_server_spells_it_elsewhere() -> None:
-    result = Answered(tool="macros", arguments={}, text='{"protein_g": 3.2, "calories": 9}')
+    result = '{"protein_g": 3.2, "calories": 9}'
     known = words_used([Tool("get_food", "Looks up a food.", {"type": "object"})], [result])
     assert described("pro", [0.3], "food", is_key=False, known=known).words == "protein"
     assert described("pro", [0.3], "food", is_key=False).words == "pro"
