@@ -19,6 +19,7 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import call_key
 from mcp_rl.system.boundary import first_error
 from mcp_rl.system.notices import notice
+from mcp_rl.system.threads import crowding
 from mcp_rl.toolserver.state import FatalCall
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _SECONDS = 4.0
 _PING_SECONDS, _PINGS = 2.0, 8
 """Deadline of a ping, and how many in a row go unanswered before a server is given up: one that does its work in the
 thread that answers pings is slow for as long as a call takes."""
+_MOST_PATIENCE = 4.0
+"""Most times that these seconds and pings are multiplied on a machine that others keep busy."""
 _AFTERWARDS = 0.2
 """Seconds in which a server ends that answers a call before it does."""
 _LATEST = 32
@@ -96,7 +99,7 @@ def suspected(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
 
 async def still_answers(link: Link) -> bool:
     """Return whether a server answers a ping: at once, or when the call that blocks it is done."""
-    for _ in range(_PINGS):
+    for _ in range(round(_PINGS * crowding(_MOST_PATIENCE))):
         if not link.alive:
             return False
         if await link.ping(_PING_SECONDS):
@@ -175,15 +178,16 @@ def _chosen(suspects: Iterable[Suspect]) -> Sequence[Suspect]:
 
 async def _tried(link: Link, tool: str, arguments: dict[str, Any]) -> FatalCall | None:
     """Make a call a few times, and return it if the server ends or answers nothing any more."""
-    until = time.monotonic() + _SECONDS
+    seconds = _SECONDS * crowding(_MOST_PATIENCE)
+    until = time.monotonic() + seconds
     for _ in range(_REPEATS):
         began = time.monotonic()
         try:
-            await link.call(tool, arguments, deadline=_SECONDS)
+            await link.call(tool, arguments, deadline=seconds)
         except ServerFault:
             if not link.alive:
                 return FatalCall(tool=tool, arguments=arguments)
-            if time.monotonic() - began < _SECONDS:
+            if time.monotonic() - began < seconds:
                 return FatalCall(tool=tool, arguments=arguments, did="gave no answer")
             if await still_answers(link):
                 return None  # it is slow, and harms no other call

@@ -1,9 +1,11 @@
 """A tool that ends its server, or leaves it without an answer, is found and left out; the rest is used."""
 
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
@@ -12,7 +14,7 @@ from mcp_rl.config import Isolation, ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.explore import fatal
 from mcp_rl.explore.check.inspection import inspect
-from mcp_rl.explore.fatal import fatal_calls
+from mcp_rl.explore.fatal import fatal_calls, still_answers
 from mcp_rl.explore.first_contact import recalled, understood
 from mcp_rl.explore.known_server import known_server
 from mcp_rl.plugins.recipe import Recipe
@@ -20,6 +22,7 @@ from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
 from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.system.notices import noticed_by
+from mcp_rl.system.threads import cpu_limit
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
@@ -162,3 +165,24 @@ def test_nothing_is_offered_of_a_server_whose_only_tool_ends_it(tmp_path: Path) 
 
     with pytest.raises(ConfigError, match=r"No tool of the server fatal is left\. The tool leave is left out"):
         anyio.run(opened)
+
+
+class _AnswersLate:
+    """A link whose tenth ping is answered."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self._pings = 0
+
+    async def ping(self, seconds: float) -> bool:
+        self._pings += 1
+        return self._pings == 10
+
+
+@pytest.mark.parametrize(("waiting", "answers"), [(0.0, False), (2.0, True)])
+def test_a_busy_machine_gives_a_server_more_time_before_it_is_given_up(
+    waiting: float, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (waiting * cpu_limit(), 0.0, 0.0))
+    assert anyio.run(still_answers, cast("Link", _AnswersLate())) is answers

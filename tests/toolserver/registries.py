@@ -50,10 +50,11 @@ class NpmRegistry:
         self._packages = {}
         self._files = {}
 
-    def add(self, name, version, *, tools=("show",), programs=("tiny",)):
+    def add(self, name, version, *, tools=("show",), programs=("tiny",), needs=None):
         """Publish a server that lists these tools, and make it the latest version."""
         source = _JAVASCRIPT.replace("TOOLS", json.dumps(tools)).replace("VERSION", version)
         about = {"name": name, "version": version, "bin": {one: f"{one}.js" for one in programs}}
+        about |= {"dependencies": needs} if needs else {}
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as archive:
             for file, text in {

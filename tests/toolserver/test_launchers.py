@@ -16,7 +16,9 @@ from mcp_rl.system.notices import noticed_by
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.launchers import direct as module
+from mcp_rl.toolserver.launchers.asking import Asking, Ran
 from mcp_rl.toolserver.launchers.direct import direct, packages
+from mcp_rl.toolserver.launchers.python import explain
 from mcp_rl.toolserver.launchers.words import read_words, unpinned
 from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 
@@ -85,6 +87,9 @@ async def test_a_package_that_is_not_there_is_one_sentence(registry):
     ):
         with pytest.raises(ServerError, match=f"^The server X cannot start: {re.escape(sentence)}\\.$"):
             await direct(npx("-y", word), server="The server X")
+    registry.add("needy", "1.0.0", needs={"tiny": "^7.1.0"})
+    with pytest.raises(ServerError, match=r"needy needs tiny@\^7\.1\.0, of which the registry has no such version\."):
+        await direct(npx("-y", "needy"), server="The server X")
     found = await direct(npx("-y", "--package=tiny", "two", "x"), server="The server X")
     assert (found.args[0].endswith("/tiny/two.js"), found.args[1:]) == (True, ("x",))
     registry.add("beside", "2.0.0", programs=("beside",))
@@ -92,6 +97,18 @@ async def test_a_package_that_is_not_there_is_one_sentence(registry):
     assert (await direct(both, server="The server X")).args[0].endswith("/tiny/two.js")
     package = packages(both, name="both")["both"]
     assert (package.label, package.installed) == ("tiny 1.0.0", {"beside": "2.0.0", "tiny": "1.0.0"})
+
+
+def test_a_package_for_a_newer_python_is_told_with_that_python():
+    said = (
+        "error: No solution found when resolving tool dependencies\n  cause: Because the current Python version "
+        "(3.11.7) does not satisfy Python>=3.13 and only newer-server==1.0 is available, we can conclude that your "
+        "requirements are unsatisfiable.\n"
+    )
+    asked = read_words("uvx", ["newer-server"])
+    newer = r"needs Python>=3\.13, and this one is 3\.11\.7; name another, .* uvx --python 3\.13 newer-server\."
+    with pytest.raises(ServerError, match=newer):
+        explain(Ran("", said, failed=True), asked, Asking("The server", {}, None))
 
 
 @pytest.fixture
@@ -157,6 +174,10 @@ async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, uvx):
         await direct(StdioServer(command=uvx, args=("tiny-server==3",)), server="The server")
     with pytest.raises(ServerError, match="finds no package no-such in its registry"):
         await direct(StdioServer(command=uvx, args=("no-such",)), server="The server")
+    add_wheel(tmp_path, "needy-server", "1.0", requires="tiny-server>=7")
+    needy = r"uvx cannot install needy-server: Because only tiny-server<=1\.1 is available and"
+    with pytest.raises(ServerError, match=needy):
+        await direct(StdioServer(command=uvx, args=("needy-server",)), server="The server")
     misnamed = r"tiny-server has no program tiny, but tiny-server; type uvx --from tiny-server tiny-server\."
     with pytest.raises(ServerError, match=misnamed):
         await direct(StdioServer(command=uvx, args=("--from", "tiny-server", "tiny")), server="The server")

@@ -32,6 +32,7 @@ _HASTE = {"npm_config_fetch_retry_mintimeout": "500", "npm_config_fetch_retry_ma
 _OFFLINE = {"npm_config_offline": "true"}
 _NO_PACKAGE = re.compile(r"E404|code ENOVERSIONS|failed to resolve|GET https?://\S+ - 404|ERR_PNPM_FETCH_404")
 _NO_VERSION = re.compile(r"ETARGET|No version matching|NO_MATCHING_VERSION|notarget")
+_MISSING = re.compile(r"No matching version found for (\S{1,200}?)\.?(?:\s|$)")
 _NO_PROGRAM = re.compile(r"could not determine (executable|bin)")
 
 
@@ -83,6 +84,9 @@ def _explain(ran: Ran, asked: Asked, asking: Asking) -> None:
         return
     name = named_by(asked.spec)
     if _NO_VERSION.search(ran.said):
+        needed = _MISSING.search(ran.said)
+        if needed is not None and named_by(needed[1]) != name:
+            raise asking.refused(f"{name} needs {needed[1]}, of which the registry has no such version")
         raise asking.refused(f"the registry has no version of {name} that matches {asked.spec}")
     if _NO_PACKAGE.search(ran.said):
         raise asking.refused(f"{asked.label} finds no package {name} in its registry")

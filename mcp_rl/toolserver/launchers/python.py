@@ -33,6 +33,11 @@ with open(os.environ["MCP_RL_PROBE"], "w") as file:
 uv does not compile what it installs, and a server would do so at each start in a layer that is thrown away."""
 _NO_PACKAGE = re.compile(r"not found in the package registry|No matching distribution|was not found in")
 _NO_VERSION = re.compile(r"there is no version of|no versions? of .{1,200}requirements are unsatisfiable", re.DOTALL)
+_OTHER_PYTHON = re.compile(r"current Python version \(([\d.]+)\) does not\s+satisfy\s+Python\s?([<>=!~][=\d.,<>]*\d)")
+_UNSOLVED = re.compile(
+    r"No solution found when resolving[^\n]*\n\W*(?:cause: )?(Because .{1,400}?)(?:\.\n|\.?$|, we can)", re.DOTALL
+)
+"""The beginning of uv's reason why the packages that a package needs do not go together."""
 
 
 async def uv(asked: Asked, asking: Asking) -> Direct | None:
@@ -50,7 +55,7 @@ async def pipx(asked: Asked, asking: Asking) -> Direct | None:
 async def _asked(asked: Asked, asking: Asking, words: list[str], offline: dict[str, str]) -> Direct | None:
     ran = await asking.run_or_offline(words, fetches=asked.spec, also={}, offline=offline)
     if not ran.answer:
-        _explain(ran, asked, asking)
+        explain(ran, asked, asking)
         return None
     folder, rows = json.loads(ran.answer)
     program = named_by(asked.command) if asked.command == asked.spec else asked.command
@@ -77,10 +82,18 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _explain(ran: Ran, asked: Asked, asking: Asking) -> None:
+def explain(ran: Ran, asked: Asked, asking: Asking) -> None:
     """Raise ServerError if the output says what is wrong with the package."""
     name = named_by(asked.spec)
-    if ran.failed and _NO_VERSION.search(ran.said):
+    if not ran.failed:
+        return
+    if found := _OTHER_PYTHON.search(ran.said):
+        version = next(iter(re.findall(r"[\d.]+", found[2])))
+        example = f", for example by {asked.label} --python {version} {asked.spec}" if asked.family != "pipx" else ""
+        raise asking.refused(f"{name} needs Python{found[2]}, and this one is {found[1]}; name another{example}")
+    if _NO_VERSION.search(ran.said):
         raise asking.refused(f"the registry has no version of {name} that matches {asked.spec}")
-    if ran.failed and _NO_PACKAGE.search(ran.said):
+    if _NO_PACKAGE.search(ran.said):
         raise asking.refused(f"{asked.label} finds no package {name} in its registry")
+    if found := _UNSOLVED.search(ran.said):
+        raise asking.refused(f"{asked.label} cannot install {name}: {' '.join(found[1].split())}")
