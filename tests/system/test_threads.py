@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mcp_rl.system.threads import UPDATE_THREADS, free_cpus, prepare_torch_threads
+from mcp_rl.system.threads import UPDATE_THREADS, cpu_limit, crowding, free_cpus, prepare_torch_threads
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +46,25 @@ def test_busy_cpus_do_not_count_and_one_always_does() -> None:
             burner.wait()
 
 
+@pytest.mark.parametrize(("waiting", "times"), [(0.2, 1.0), (3.0, 3.0), (50.0, 4.0)])
+def test_patience_grows_with_the_processes_that_want_a_cpu(
+    waiting: float, times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (waiting * cpu_limit(), 0.0, 0.0))
+    assert crowding(4.0) == times
+
+
 def test_one_cpu_is_left_to_the_tools() -> None:
     sampling, update = prepare_torch_threads(sample_seconds=0.02)
     assert 1 <= sampling <= max(1, len(os.sched_getaffinity(0)) - 1)
     assert sampling == max(1, update - 1)
+
+
+def test_a_small_model_samples_with_one_thread_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_rl.system.threads.free_cpus", lambda _: 8)
+    assert prepare_torch_threads(small=True) == (1, 8)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert prepare_torch_threads(small=False) == (7, 8)
 
 
 def test_an_update_has_its_own_number_and_gives_it_back() -> None:
