@@ -101,9 +101,9 @@ async def test_a_package_that_is_not_there_is_one_sentence(registry):
 
 def test_a_package_for_a_newer_python_is_told_with_that_python():
     said = (
-        "error: No solution found when resolving tool dependencies\n  cause: Because the current Python version "
+        "error: No solution found when resolving tool dependencies | cause: Because the current Python version "
         "(3.11.7) does not satisfy Python>=3.13 and only newer-server==1.0 is available, we can conclude that your "
-        "requirements are unsatisfiable.\n"
+        "requirements are unsatisfiable."
     )
     asked = read_words("uvx", ["newer-server"])
     newer = r"needs Python>=3\.13, and this one is 3\.11\.7; name another, .* uvx --python 3\.13 newer-server\."

@@ -35,7 +35,7 @@ _NO_PACKAGE = re.compile(r"not found in the package registry|No matching distrib
 _NO_VERSION = re.compile(r"there is no version of|no versions? of .{1,200}requirements are unsatisfiable", re.DOTALL)
 _OTHER_PYTHON = re.compile(r"current Python version \(([\d.]+)\) does not\s+satisfy\s+Python\s?([<>=!~][=\d.,<>]*\d)")
 _UNSOLVED = re.compile(
-    r"No solution found when resolving[^\n]*\n\W*(?:cause: )?(Because .{1,400}?)(?:\.\n|\.?$|, we can)", re.DOTALL
+    r"No solution found when resolving[^|]*\|\W*(?:cause: )?(Because [^|]{1,400}?)(?:\.? ?(?:\||$)|, we can)"
 )
 """The beginning of uv's reason why the packages that a package needs do not go together."""
 
@@ -95,5 +95,6 @@ def explain(ran: Ran, asked: Asked, asking: Asking) -> None:
         raise asking.refused(f"the registry has no version of {name} that matches {asked.spec}")
     if _NO_PACKAGE.search(ran.said):
         raise asking.refused(f"{asked.label} finds no package {name} in its registry")
-    if found := _UNSOLVED.search(ran.said):
+    # Where version 1 of the SDK was tried, the server's own error says more.
+    if "mcp<2" not in asked.options and (found := _UNSOLVED.search(ran.said)):
         raise asking.refused(f"{asked.label} cannot install {name}: {' '.join(found[1].split())}")
