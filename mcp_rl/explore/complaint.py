@@ -126,11 +126,11 @@ def common_texts(said: Mapping[str, Counter[str]], needing: set[str]) -> set[str
 
 
 def _refuses(text: str, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a short text refuses one of the arguments, which it repeats."""
-    text = text.strip()
+    """Return whether a short text refuses one of the arguments, which it repeats in capitals or small letters."""
+    text = text.strip().lower()
     if len(text) > _LONGEST or text.count("\n") >= _MOST_LINES:
         return False
-    for value in _texts(arguments):
+    for value in map(str.lower, _texts(arguments)):
         at = text.find(value)
         if at < 0:
             continue

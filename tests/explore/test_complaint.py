@@ -22,6 +22,7 @@ from mcp_rl.explore.values_seen import ValuePool
         ("not a valid sheet name: 'x'", {"sheet": "x"}),
         ("Unknown unit 'furlong'. Try metre.", {"unit": "furlong"}),
         ("Cannot open 'a.pdf'", {"file": "a.pdf"}),
+        ("Unknown category: magic coat. Use 'defense', 'offense', 'all'.", {"category": "Magic Coat"}),
         ("notes.txt is not a directory", {"path": "notes.txt"}),
         ("Path notes/x does not exist.", {"where": {"path": "notes/x"}}),
         ("There is no book b-9.", {"id": "b-9"}),

@@ -181,3 +181,10 @@ def test_a_result_that_was_cut_gives_what_stands_before_the_cut() -> None:
     found = read_as("JSON", whole[:1000] + "\n[… cut: 40000 characters in all …]\n" + whole[-100:])[0]
     assert found.name == "parts" and found.cut
     assert 20 < len(found.records) < 120 and found.records[7] == {"id": 7}
+
+
+def test_a_bold_name_ends_where_its_stars_end() -> None:
+    text = "## Moves\n\n- **Protect** (+4): Normal, 0 power\n- **Bulldoze** \u2014 Ground (60 BP)\n- **Rest**: sleeps\n"
+    (found,) = read_as("list", text)
+    assert [record["name"] for record in found.records] == ["Protect", "Bulldoze", "Rest"]
+    assert [record["description"] for record in found.records] == ["Normal, 0 power", "Ground (60 BP)", "sleeps"]

@@ -30,6 +30,8 @@ _MARKED = re.compile(r"([a-z]{2,12}(?: [a-z]{2,12})?): +(\S.*)")
 """A path with what became of it: "new file:   a.txt"."""
 _CHAPTER = re.compile(r"#{1,6} ")
 _WORDS_IN_SENTENCE = 5
+_BOLD = re.compile(r"([^*]{1,120})\*\*(?: ?\([^()]{0,40}\))?[ :\u2013\u2014-]{0,4}(.{0,1000})")
+"""What is left of "**Protect** (+4): Normal, 0 power" without the first two stars."""
 _LEAST_SHARE = 0.6
 _LONGEST_LINE = 2_000
 
@@ -84,6 +86,15 @@ def _item(found: re.Match[str]) -> Record:
 
 def described(text: str) -> Record:
     """Return the record of an entry: its name, and what stands beside it."""
+    record = _entry(text)
+    if isinstance(name := record.get("name"), str) and (bold := _BOLD.fullmatch(name)):
+        record["name"] = bold[1].strip()
+        if bold[2]:
+            record.setdefault("description", bold[2])
+    return record
+
+
+def _entry(text: str) -> Record:
     record: Record = {}
     if (found := _SIZED.fullmatch(text)) is not None:
         return {"name": found[1], "size": found[2]}
