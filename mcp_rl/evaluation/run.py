@@ -144,7 +144,8 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
     began = time.monotonic()
     config = job.config
     if any(model.base_model for model in job.models):
-        prepare_torch_threads()  # before torch is imported
+        small = all(model.base_model in (None, TINY) for model in job.models)
+        prepare_torch_threads(small=small)  # before torch is imported
     folder = claim(job.evaluations, job.server.name, job.name)
     progress = Progress(steps=0, console=console)
     await anyio.to_thread.run_sync(end_leftovers, progress.say)

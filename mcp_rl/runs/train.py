@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from rich.console import Console
 
-from mcp_rl.config import LEVELS
+from mcp_rl.config import LEVELS, TINY
 from mcp_rl.errors import ClusterError, LearnersLost, McpRlError, PluginError, RunDirectoryError
 from mcp_rl.evaluation.opponents import check_seats, opened_opponents
 from mcp_rl.evaluation.progress import Progress
@@ -134,7 +134,8 @@ async def _to_the_end(
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
         console.print(f"All {state.step} steps of this run are done.", highlight=False)
         return report
-    state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads)
+    small = config.base_model == TINY
+    state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads, small=small)
     with (
         Progress(steps=config.steps, done=state.step, console=console) as progress,
         timed_by(Clock()) as clock,
