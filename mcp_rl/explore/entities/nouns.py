@@ -37,6 +37,8 @@ _VERBS = set(
     "select set show the a an to by for from in on with and or view watch write info allowed known latest log lookup "
     "raw stored total up top recall remember which".split()
 )
+_ENDS = {"between", "among", "this", "per", "than", "since", "until", "where", "within"}
+"""Words after which a list's name says nothing more of what it lists."""
 GENERIC = set(
     "item result entry record row object element node entity thing data content value response match hit output list "
     "line resource input info detail text key name id type field property page tree graph log history status structure "
@@ -92,10 +94,10 @@ def is_plural(word: str) -> bool:
 
 def noun_in(name: str) -> str:
     """Return the singular noun at the end of a list's name, such as "note" for `all_notes`; empty if there is none."""
-    words = [word for word in words_of(name).split(" ") if word.isalpha() and word not in _VERBS]
-    if not words:
-        return ""
-    return common(singular(words[-1]))
+    words = words_of(name).split(" ")
+    words = words[: next((at for at, word in enumerate(words) if at and word in _ENDS), None)]
+    kept = [word for word in words if word.isalpha() and word not in _VERBS]
+    return common(singular(kept[-1])) if kept else ""
 
 
 def noun_of_tool(name: str, prefix: str = "") -> str:

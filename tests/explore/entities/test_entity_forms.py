@@ -8,6 +8,7 @@ import pytest
 from mcp_rl.explore.entities.forms.patch_form import changes_in
 from mcp_rl.explore.entities.forms.reading import form_of, read_as
 from mcp_rl.explore.entities.forms.rows import first_column, read_rows, row_width
+from mcp_rl.explore.entities.nouns import noun_in
 
 LOG = """Commit history:
 Commit: 'b4a0d53bd975d356256a6ae127fdade140c1adea'
@@ -188,3 +189,9 @@ def test_a_bold_name_ends_where_its_stars_end() -> None:
     (found,) = read_as("list", text)
     assert [record["name"] for record in found.records] == ["Protect", "Bulldoze", "Rest"]
     assert [record["description"] for record in found.records] == ["Normal, 0 power", "Ground (60 BP)", "sleeps"]
+
+
+def test_a_line_of_a_name_and_a_value_is_no_title_of_a_list() -> None:
+    text = "## Results (2 found)\n\n**Filter:** speed between 0-999\n\n- **Ada** (9)\n- **Omar** (7)\n"
+    (found,) = read_as("list", text)
+    assert found.name == "Results (2 found)" and noun_in("closing_deals_this_month") == "deal"

@@ -13,7 +13,7 @@ from mcp_rl.explore.answer import Answer, read_answer
 from mcp_rl.explore.entities.builder import world_of
 from mcp_rl.explore.entities.forms.column_form import read_columns
 from mcp_rl.explore.entities.forms.outline_form import is_outline, read_outline
-from mcp_rl.explore.entities.forms.reading import form_of
+from mcp_rl.explore.entities.forms.reading import form_of, read_as
 from mcp_rl.explore.entities.world_model import WorldModel
 from mcp_rl.explore.parts import parts_of
 from mcp_rl.plugins.manager import load_plugins
@@ -206,3 +206,15 @@ def test_what_a_server_has_one_of_is_asked_for(club: WorldModel) -> None:
     assert any("founder of the club" in text or "founder" in text for text in texts)
     near = near_answers(club, questions, fee.evaluated.program, fee.evaluated, random.Random(1))
     assert "1201" in near and "1200" not in near
+
+
+def test_headings_that_sort_the_things_of_the_title_are_no_records() -> None:
+    text = (
+        "## Dangerous Abilities\n\n### Immunity\n- **Levitate**: Immune to Ground\n- **Flash Fire**: Immune to Fire\n"
+    )
+    text += "\n### Defense\n- **Filter**: Weaker hits\n- **Multiscale**: Half damage\n"
+    assert not any(not found.several for found in read_outline(text))
+    (listed,) = read_as("list", text)
+    assert (listed.name, len(listed.records)) == ("Dangerous Abilities", 4)
+    alone = text.replace("## Dangerous Abilities", "# Advice")
+    assert {found.name for found in read_outline(alone) if not found.several} == {"Immunity", "Defense"}

@@ -44,7 +44,7 @@ def read_list(text: str) -> list[RecordList]:
 
 def _items(lines: list[str], cut: bool) -> list[RecordList]:
     records: list[Record] = []
-    title, own, others = "", 0, 0
+    title, whole, own, others = "", "", 0, 0
     for line in lines:
         stripped = line.strip()
         if not stripped or len(stripped) > _LONGEST_LINE:
@@ -58,7 +58,9 @@ def _items(lines: list[str], cut: bool) -> list[RecordList]:
         elif records and indented and (pair := pair_in(stripped)) is not None:
             put(records[-1], *pair)
         elif not records and len(stripped) <= 80:
-            title = stripped.strip("#*: ")
+            pair = pair_in(stripped)  # "Filter: speed" is no title
+            title = stripped.strip("#*: ") if pair is None or not pair[1] else title
+            whole = whole or title
         else:
             others += not indented
     if not own or own < _LEAST_SHARE * (own + others) or not all(records) or _is_document(lines, records):

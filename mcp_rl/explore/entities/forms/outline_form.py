@@ -88,7 +88,8 @@ def read_outline(text: str) -> list[RecordList]:
     outline = _parsed(lines)
     lists = [(section.heading, records) for section in outline.sections if (records := _records(section))]
     singles = [(outline.title, [*outline.pairs, *_own_pairs(outline)])]
-    singles += [(one.heading, _pairs(one)) for one in outline.sections if _is_singular(one.heading)]
+    if not _is_sorted(outline):
+        singles += [(one.heading, _pairs(one)) for one in outline.sections if _is_singular(one.heading)]
     told = [(name, record) for name, pairs in singles if (record := _record(pairs))]
     return [
         *(limited([record], name, several=False, cut=cut) for name, record in told),
@@ -243,6 +244,12 @@ def _record(pairs: list[tuple[str, str]]) -> Record:
 
 def _is_singular(heading: str) -> bool:
     return _HEADING.fullmatch(heading) is not None and not is_plural(heading) and not _describes(heading)
+
+
+def _is_sorted(outline: _Outline) -> bool:
+    """Return whether the headings sort the things that a heading above them names, as "Immunity" does abilities."""
+    above = [outline.title, *(one.heading for one in outline.sections if not one.items)]
+    return any(_HEADING.fullmatch(title) is not None and is_plural(title) for title in above)
 
 
 def _describes(heading: str) -> bool:
