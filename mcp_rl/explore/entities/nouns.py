@@ -94,7 +94,7 @@ def is_plural(word: str) -> bool:
 
 def noun_in(name: str) -> str:
     """Return the singular noun at the end of a list's name, such as "note" for `all_notes`; empty if there is none."""
-    words = words_of(name).split(" ")
+    words = words_of(name.partition(" (")[0]).split(" ")
     words = words[: next((at for at, word in enumerate(words) if at and word in _ENDS), None)]
     kept = [word for word in words if word.isalpha() and word not in _VERBS]
     return common(singular(kept[-1])) if kept else ""

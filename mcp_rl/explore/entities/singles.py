@@ -37,6 +37,8 @@ _PLACE = re.compile(r"(?:[/~]|[A-Za-z]:\\|file:).*", re.DOTALL)
 """A place on the machine."""
 _STATISTICS = frozenset("stats statistics settings totals counts metrics limits defaults options".split())  # noqa: SIM905
 """Plurals in the names of tools that answer with one record."""
+_PHRASE = 4
+"""Words of a value that say something of it."""
 _ONLY_NOUN = "summary"
 """The name of the kind where neither the result nor the tool says what the record is about."""
 _Told = dict[tuple[str, str], dict[str, set[int]]]
@@ -71,7 +73,7 @@ def _told(things: Things, answers: Sequence[Answered]) -> _Told:
         ):
             continue
         for record in one.records:
-            for name, value in _lasting(record):
+            for name, value in _lasting(record) if not _explains(record) else ():
                 found[_noun(one), name][json.dumps(value, sort_keys=True)].add(one.call)
     return found
 
@@ -86,6 +88,12 @@ def _noun(one: Sighting) -> str:
     """Return the noun of a record: one that the result gives, or that stands in the singular in the tool's name."""
     said = {common(word) for word in words_of(one.tool).split(" ")}
     return one.noun if one.noun and (one.titled or one.noun in said) else _ONLY_NOUN
+
+
+def _explains(record: Record) -> bool:
+    """Return whether most values of a record are phrases: then its names are those of things, each with a remark."""
+    said = [value for value in record.values() if isinstance(value, str)]
+    return sum(len(value.split()) >= _PHRASE for value in said) > len(record) / 2
 
 
 def _lasting(record: Record) -> Iterator[tuple[str, Any]]:

@@ -194,4 +194,5 @@ def test_a_bold_name_ends_where_its_stars_end() -> None:
 def test_a_line_of_a_name_and_a_value_is_no_title_of_a_list() -> None:
     text = "## Results (2 found)\n\n**Filter:** speed between 0-999\n\n- **Ada** (9)\n- **Omar** (7)\n"
     (found,) = read_as("list", text)
-    assert found.name == "Results (2 found)" and noun_in("closing_deals_this_month") == "deal"
+    assert found.name == "Results (2 found)" and noun_in("Search results (9 found, showing top 2)") == "result"
+    assert noun_in("closing_deals_this_month") == "deal"

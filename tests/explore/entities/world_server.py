@@ -84,11 +84,13 @@ Waiting Time: 24 months
 
 
 def club(name: str, given: dict[str, Any]) -> object:
-    """Tell of itself: in an outline, in a record, and in another that contradicts this one."""
+    """Tell of itself: in an outline, in a record, in another that contradicts this one, and of knots in phrases."""
     if name == "club_settings":
         return SETTINGS
     if name == "get_env":
         return {"SHELL": "/bin/sh", "EDITOR": "ed"}
+    if name == "get_knot":
+        return "- **Bowline**: holds a boat by a ring\n- **Clove hitch**: ties a rope to a pole\n- **Eight**: ends it"
     about = {
         "founder": "Berta Lund",
         "founding_place": "Odense",
@@ -120,6 +122,7 @@ WORLDS = {
         tool("club_info", "About the club.", READ_ONLY),
         tool("read_club", "More about the club.", READ_ONLY),
         tool("get_env", "The environment.", READ_ONLY),
+        tool("get_knot", "What each knot is good for.", READ_ONLY),
     ]),
     "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),
     "prose": (prose, [tool("tell", "Tells a story.", READ_ONLY)]),

@@ -63,6 +63,7 @@ def _items(lines: list[str], cut: bool) -> list[RecordList]:
             whole = whole or title
         else:
             others += not indented
+            title = whole if stripped.startswith("#") else title  # a heading within names no more than a part
     if not own or own < _LEAST_SHARE * (own + others) or not all(records) or _is_document(lines, records):
         return []
     labelled = any("type" in record for record in records)
