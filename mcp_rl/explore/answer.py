@@ -86,12 +86,15 @@ def _is_hollow(text: str, arguments: Mapping[str, Any]) -> bool:
     was asked for: the call's arguments, and dates."""
     if text[:1] not in "[{" or not re.search(r"\[\s*\]|\{\s*\}", text):
         return False
-    asked = {leaf for leaf in leaves(dict(arguments)) if isinstance(leaf, str | int | float)}
     try:
-        found = [leaf for leaf in leaves(json.loads(text)) if leaf]
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return all(leaf in asked or (isinstance(leaf, str) and _DATE.fullmatch(leaf)) for leaf in found)
+    if isinstance(value, dict):
+        value = {name: one for name, one in value.items() if name not in arguments or arguments[name] != one}
+    asked = {leaf for leaf in leaves(dict(arguments)) if isinstance(leaf, str)}
+    found = (leaf for leaf in leaves(value) if leaf)
+    return all(isinstance(leaf, str) and (leaf in asked or _DATE.fullmatch(leaf)) for leaf in found)
 
 
 def call_key(tool: str, arguments: dict[str, Any]) -> str:

@@ -33,6 +33,11 @@ _CHANGES = re.compile(
     "modify|patch|pause|promote|replace|resume|run|send|swap|tag|toggle|transfer|unassign|unlock|unset|untag|update"
 )
 _ADDS_NUMBERS = re.compile(r"add (?:two|numbers?|integers?|ints?|floats?|values?|vectors?|matrix|matrices)\b")
+_OPERAND = re.compile(
+    r"[a-z]\d?|(?:num|number|value|addend|operand|summand|term|int|float)(?:s|\d| \d| [a-z])?|"
+    r"(?:first|second|left|right)(?: (?:number|value|operand|term|addend))?"
+)
+"""Names of the parameters of a sum."""
 
 
 class Bearing(Enum):
@@ -61,11 +66,15 @@ def bearing(tool: Tool) -> Bearing:
 
 
 def adds_numbers(tool: Tool) -> bool:
-    """Return whether a tool called "add" computes: it takes nothing but numbers, or its name says what it adds."""
+    """Return whether a tool called "add" computes: it takes numbers alone, which are called like those of a sum, or its
+    name says that it adds numbers."""
     words = words_of(tool.name.rpartition(BETWEEN)[2])
     properties = tool.input_schema.get("properties")
-    parts = list(properties.values()) if isinstance(properties, dict) else []
-    return _ADDS_NUMBERS.match(words) is not None or (words == "add" and all(map(_is_number, parts)))
+    parts = properties if isinstance(properties, dict) else {}
+    if not all(map(_is_number, parts.values())):
+        return False
+    summed = bool(parts) and all(_OPERAND.fullmatch(words_of(name)) for name in parts)
+    return (words == "add" and summed) or _ADDS_NUMBERS.match(words) is not None
 
 
 def _is_number(schema: object) -> bool:

@@ -1,4 +1,4 @@
-"""A complaint that the tools of a server share: the server lacks something, whatever is asked of it."""
+"""A complaint shared by most tools of a server, such as a missing setting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 _TOOLS, _CALLS = 3, 0.5
 """Tools that must have said it, and its share of the calls."""
 _SETTING = re.compile(r"(?<![\w$/.])\$?([A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1,8})(?![\w/])")
-"""The name of an environment variable."""
+"""Maybe the name of an environment variable."""
+_ENVIRONMENT = re.compile(r"(?i)\benv|environment|ambiente|umgebung|entorno|переменн|环境变量|環境変数")
+_ENDS = re.compile(
+    r"_(?:KEY|TOKEN|SECRET|PASSWORD|USER|USERNAME|PATH|DIR|FILE|URL|URI|HOST|PORT|ID|NAME|ENDPOINT|REGION|PROJECT|DSN)"
+)
+"""The end of such a name; an error code has another: INVALID_ARGUMENT."""
 _QUOTED = 160
 """Characters of a complaint that are quoted."""
 
@@ -38,12 +43,10 @@ class CommonComplaint:
         value = object_in(self.text)
         said = (error_in(value) if value is not None else None) or self.text
         quoted = shortened(said if isinstance(said, str) else self.text, _QUOTED)
-        name = self.setting or "what it asks for"
-        where = ", as `env` in a file of servers (docs/server_config.md)," if self.setting else ""
-        verb = "set" if self.setting else "give it"
+        what = f"Set {self.setting} under `env` in a file of servers (docs/server_config.md)" if self.setting else ""
         return (
-            f"No task can be made for the server {server!r}, since {self.tools} of its tools answer {quoted!r}: {verb} "
-            f"{name}{where} and try again."
+            f"No task can be made for the server {server!r}: {self.tools} of its tools answer {quoted!r}. "
+            f"{what or 'Give it what it asks for'} and try again."
         )
 
 
@@ -62,5 +65,6 @@ def common_complaint(record: TriedTools, tools: Sequence[str], *, share: float) 
     count, all_calls = tools_saying[text], sum(trials.fates.total() for trials in called)
     if count < max(_TOOLS, share * len(called)) or calls < _CALLS * all_calls:
         return None
-    setting = _SETTING.search(text)
-    return CommonComplaint(text, count, setting[1] if setting else None)
+    told = _ENVIRONMENT.search(text) is not None
+    names = (name for name in _SETTING.findall(text) if told or re.search(rf"{_ENDS.pattern}$", name))
+    return CommonComplaint(text, count, next(names, None))

@@ -35,18 +35,21 @@ _ERROR_FIRST = re.compile(rf"(?i)^\W{{0,5}}(?:{_ERROR})\s?[:\uff1a]")
 _LONGEST, _MOST_LINES = 400, 3
 """Characters and lines of a complaint about an argument."""
 _REFUSES = re.compile(
-    r"(?i)^\W{0,5}(?:(?:sorry|the|this|that|given|your),? ){0,3}(?:"
-    r"(?:path|file|value|it)? ?(?:is )?not an? (?:\w+ ){0,2}\w+|"
+    r"^\W{0,5}(?:(?:sorry|the|this|that|given|your),? ){0,3}(?:"
+    r"(?:path|file|value|it)? ?(?:is )?not an? (?:valid (?:\w+ ){0,2}\w+|"
+    r"(?:\w+ ){0,2}?(?:folder|directory|file|path|repository|database))|"
     r"(?:invalid|unknown|unsupported|unrecogni[sz]ed|illegal|unexpected|missing|bad) (?:\w+ ){0,3}\w+|"
     r"(?:can ?not|can't|could not|couldn't|unable to) (?:\w+ ){0,4}\w+"
-    r")\s?[:\uff1a=('\"`]|^\W{0,5}there (?:is|are|was|were) no (?:\w+ ){1,4}"
+    r")\s?[:\uff1a=('\"`]"
 )
 """The beginning of a complaint that goes on with the argument: "not a folder: notes.txt"."""
+_THERE_IS_NO = re.compile(r"\W{0,5}there (?:is|are|was|were) no (?:\w+ ){1,4}['\"`(\[]?")
+"""All that stands before the argument in "There is no book b-9."."""
 _AFTER = re.compile(
-    r"(?i)['\"`)\]]?\s{0,2}(?:(?:(?:is|was) )?"
+    r"['\"`)\]]?\s{0,2}(?:(?:(?:is|was) )?"
     r"not an? (?:\w+ ){0,2}?(?:folder|directory|file|path|repository|database)\b|"
     r"(?:does not|doesn't|did not|do not) exist\b|"
-    r"(?:is|was|are|were) not (?:known|supported|recogni[sz]ed|allowed|permitted|accessible|available|readable)\b|"
+    r"(?:is|was|are|were) not (?:known|supported|recogni[sz]ed|allowed|permitted|accessible|readable)\b|"
     r"(?:is|was) (?:unknown|unsupported|not allowed)\b)"
 )
 """What follows the argument in a complaint: "notes.txt is not a folder"."""
@@ -108,11 +111,11 @@ def without_echo(text: str, arguments: Mapping[str, Any]) -> str:
     return text
 
 
-def common_texts(said: Mapping[str, Counter[str]], needing: set[str]) -> set[str]:
+def common_texts(said: Mapping[str, Counter[str]], asked: Mapping[str, int]) -> set[str]:
     """Return the texts that answer nothing, by the texts that each tool gave to how many calls.
 
-    Such a text is all that several tools ever said, or all that one of the tools `needing` arguments said to many of
-    them. It has words: numbers and short answers may well come again.
+    Such a text is all that several tools ever said, or all that one tool said to many different values of what it needs
+    (`asked`: the number of these). It is short and has words: numbers and brief answers may well come again.
     """
     only = {tool: next(iter(texts)) for tool, texts in said.items() if len(texts) == 1}
     shared = Counter(only.values())
@@ -120,7 +123,8 @@ def common_texts(said: Mapping[str, Counter[str]], needing: set[str]) -> set[str
     return {
         text
         for tool, text in only.items()
-        if (shared[text] >= tools or (tool in needing and said[tool][text] >= _CALLS))
+        if len(text) <= _LONGEST
+        and (shared[text] >= tools or asked.get(tool, 0) >= _CALLS)
         and len(re.findall(r"[^\W\d_]{2,}", text[:_LONGEST])) >= _LEAST_WORDS
     }
 
@@ -136,6 +140,8 @@ def _refuses(text: str, arguments: Mapping[str, Any]) -> bool:
             continue
         begins = _REFUSES.match(text)
         if begins and begins.end() <= at + 1:
+            return True
+        if _THERE_IS_NO.fullmatch(text[:at]) and not re.search(r"\w", text[at + len(value) :]):
             return True
         if _AFTER.match(text, at + len(value)) or _ELSEWHERE.search(text.replace(value, " ")):
             return True

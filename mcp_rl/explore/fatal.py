@@ -40,7 +40,7 @@ _PING_SECONDS, _PINGS = 2.0, 8
 """Deadline of a ping, and how many in a row go unanswered before a server is given up: one that does its work in the
 thread that answers pings is slow for as long as a call takes."""
 _MOST_PATIENCE = 4.0
-"""Most times that these seconds and pings are multiplied on a machine that others keep busy."""
+"""Largest factor by which a busy machine adds pings."""
 _AFTERWARDS = 0.2
 """Seconds in which a server ends that answers a call before it does."""
 _LATEST = 32
@@ -178,16 +178,15 @@ def _chosen(suspects: Iterable[Suspect]) -> Sequence[Suspect]:
 
 async def _tried(link: Link, tool: str, arguments: dict[str, Any]) -> FatalCall | None:
     """Make a call a few times, and return it if the server ends or answers nothing any more."""
-    seconds = _SECONDS * crowding(_MOST_PATIENCE)
-    until = time.monotonic() + seconds
+    until = time.monotonic() + _SECONDS
     for _ in range(_REPEATS):
         began = time.monotonic()
         try:
-            await link.call(tool, arguments, deadline=seconds)
+            await link.call(tool, arguments, deadline=_SECONDS)
         except ServerFault:
             if not link.alive:
                 return FatalCall(tool=tool, arguments=arguments)
-            if time.monotonic() - began < seconds:
+            if time.monotonic() - began < _SECONDS:
                 return FatalCall(tool=tool, arguments=arguments, did="gave no answer")
             if await still_answers(link):
                 return None  # it is slow, and harms no other call

@@ -480,7 +480,7 @@ class _Measuring:
                 for value in _values_for(required[0], tool, changes):
                     made.setdefault(call_key(tool.name, {required[0]: value}), Seen(tool.name, {required[0]: value}))
         changing = {change.key for change in changes}
-        # Where no tool is named as a reading one, those of unclear names look at each other's traces.
+        # If every look also changes something, the tools of unclear names serve as each other's readers.
         made = {key: look for key, look in made.items() if key not in changing} or made
         by_tool: dict[str, list[Seen]] = {}
         for look in sorted(made.values(), key=lambda look: bool(look.arguments)):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.forms.amounts import number_in
 from mcp_rl.explore.entities.forms.outline_form import labelled
+from mcp_rl.explore.entities.forms.pair_form import LABELS
 from mcp_rl.explore.entities.nouns import is_plural
 from mcp_rl.explore.words import HANDLE_WORDS, noun_of, words_of
 
@@ -65,7 +66,7 @@ def _labelled_parts(text: str) -> list[Part]:
     named = Counter((heading, name) for heading, name, _ in found)
     parts = []
     for heading, name, value in found:
-        number = number_in(value)
+        number = None if name.lower().split(" ")[-1] in LABELS else number_in(value)  # "Version: 1.10" is no number
         listed = is_plural(name) and ", " in value
         if named[heading, name] == 1 and _is_short(value) and not listed:
             path = (heading, name) if heading else (name,)

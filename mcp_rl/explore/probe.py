@@ -102,7 +102,7 @@ class ProbeResult:
     is_error: bool = False
 
 
-def _fate(result: ProbeResult | None, arguments: dict[str, Any]) -> tried.Fate:
+def _fate_by_itself(result: ProbeResult | None, arguments: dict[str, Any]) -> tried.Fate:
     """Return what became of a call."""
     if result is None:
         return "unanswered"
@@ -146,7 +146,7 @@ class Probe:
         self._errors: dict[str, list[Outcome]] = {tool.name: [] for tool in self.tools}
         self.unfit: set[str] = set()
         """Tools that are too slow, or answer equal calls differently."""
-        self._needing = {tool.name for tool in self.tools if tool.input_schema.get("required")}
+        self._needs = {tool.name: set(tool.input_schema.get("required") or ()) for tool in self.tools}
         self._monotonous: set[str] = set()
         """Texts that answer nothing, since they come whatever is asked."""
         self.cut_short = False
@@ -325,7 +325,7 @@ class Probe:
 
     def _fate(self, result: ProbeResult | None, arguments: dict[str, Any]) -> tried.Fate:
         """Return what became of a call, as far as is known by now."""
-        fate = _fate(result, arguments)
+        fate = _fate_by_itself(result, arguments)
         same = fate == "worked" and result is not None and self.is_monotonous(result.text)
         return "same" if same else fate
 
@@ -336,12 +336,19 @@ class Probe:
     def _forget_common_texts(self) -> None:
         """Drop the outcomes whose text comes whatever is asked."""
         said = {name: progress.texts for name, progress in self.progress.items() if progress.texts}
-        self._monotonous |= {text for text in common_texts(said, self._needing) if not holds_no_text(text)}
+        asked = {name: self._ways_of_asking(name) for name in said}
+        self._monotonous |= {text for text in common_texts(said, asked) if not holds_no_text(text)}
         for name, progress in self.progress.items() if self._monotonous else ():
             for outcome in progress.outcomes:
                 if self.is_monotonous(outcome.text):
                     tried.note_same(name, outcome.arguments, outcome.text)
             progress.outcomes = [one for one in progress.outcomes if not self.is_monotonous(one.text)]
+
+    def _ways_of_asking(self, name: str) -> int:
+        """Return how many different values a tool was given for what it needs; 0 for a tool that needs nothing."""
+        needed = self._needs[name]
+        calls = (outcome.arguments for outcome in self.progress[name].outcomes)
+        return len({call_key(name, {k: v for k, v in call.items() if k in needed}) for call in calls}) if needed else 0
 
     def _failed(self, name: str, arguments: dict[str, Any], result: ProbeResult) -> None:
         self.pool.observe_error(name, arguments, result.text)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-6
 """Relative tolerance, and absolute for an expected 0. The options `tolerance` and `absolute` override it. Whole numbers
 are compared exactly without them."""
-_NUMBER = re.compile(
-    r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
-    r"(?!(?!(?:(?:[kKMGT]i?)?B|ms|kg|km|h)\b)\w)"
-    r"|(?<![\w.])[-+\u2212]?\.\d+(?:[eE][-+]?\d+)?(?!\w)"
-)
-"""A number that no letter continues, but for a unit: 552B, 30ms."""
+_WHOLE = r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+|\d+)(?:\.\d+)?+"
+_NUMBER = re.compile(_WHOLE + r"(?:[eE][-+]?\d+)?(?!\w)|(?<![\w.])[-+\u2212]?\.\d+(?:[eE][-+]?\d+)?(?!\w)")
+"""A number that no letter continues."""
+UNIT = r"(?:[kKMGT]i?)?B|ms|kg|km|h"
+"""Units that people write at once behind a number: 552B, 30ms."""
+_WITH_UNIT = re.compile(rf"({_WHOLE})(?:{UNIT})\b")
 _MOST_WORDS_FACTOR, _MOST_WORDS_EXTRA = 3, 25
 """A text answer may have this many times the expected words, and as many extra: reciting everything must fail."""
 
@@ -75,8 +75,8 @@ def parts(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
 
 
 def last_number(message: str) -> float | None:
-    """Return the last number in a message, or None."""
-    found = _NUMBER.findall(message)
+    """Return the last number in a message, or None. One with a unit behind it counts where there is no other."""
+    found = _NUMBER.findall(message) or _WITH_UNIT.findall(message)
     return float(re.sub(r"[,\u202f\u00a0]", "", found[-1]).replace("\u2212", "-")) if found else None
 
 
@@ -150,7 +150,7 @@ def _compare_parts(answer: str, verifier: Verifier) -> Verdict:
     most = _MOST_WORDS_FACTOR * sum(len(normalised(part).split()) for part in texts) + _MOST_WORDS_EXTRA
     if len(given.split()) > most:
         return failed(f"The final message has {len(given.split())} words; {most} are allowed.")
-    stated = [float(number.replace(",", "")) for number in _NUMBER.findall(left)]
+    stated = [float(number.replace(",", "")) for number in (*_NUMBER.findall(left), *_WITH_UNIT.findall(left))]
     missing = [part for part in numbers if not any(_is_equal(one, part, exact=isinstance(part, int)) for one in stated)]
     if missing:
         return failed(f"The final message does not say {missing[0]:.12g}.")

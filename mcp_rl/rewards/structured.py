@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _MOST_FILLERS = 8
 """Most words, the item included, in an entry of a list ("the file a.txt")."""
 _ITEM = "\x00"
-_AMOUNT = re.compile(r"[$€£]?(\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(\.\d{1,9})?")
+_MONEY = "$€£"
+_AMOUNT = re.compile(rf"([{_MONEY}]?)(\d{{1,3}}(?:,\d{{3}}){{1,5}}|\d{{1,15}})(\.\d{{1,9}})?")
 """An item that is a number: with a sign of money or without, with commas between thousands or without."""
 
 
@@ -114,14 +115,17 @@ def _item(value: Any) -> str:
     if not isinstance(value, str):
         return json.dumps(value, sort_keys=True)
     if _AMOUNT.fullmatch(value.strip()):
-        return re.sub(r"[$€£,]", "", value.strip())
+        return value.strip().replace(",", "")
     return normalised(value) or value.strip()
 
 
 def _spellings(value: str) -> str:
     """Return an expression for the ways in which an item is written."""
-    if (amount := _AMOUNT.fullmatch(value)) is not None and not value.isdigit():
-        return "[$€£]?" + amount[1].replace(",", ",?") + re.escape(amount[2] or "")
+    if (amount := _AMOUNT.fullmatch(value)) is not None:
+        sign, whole, rest = amount.groups()
+        money = f"{re.escape(sign)}?" if sign else f"[{_MONEY}]?"
+        digits = re.sub(r"\B(?=(?:\d{3})+$)", ",?", whole.replace(",", ""))
+        return rf"(?<![{_MONEY}-]){money}{digits}{re.escape(rest or '')}"
     return r"\s+".join(map(re.escape, value.split()))
 
 
@@ -133,9 +137,16 @@ def _json_list(answer: str) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
+def _meant(item: str, wanted: dict[str, Any]) -> str:
+    """Return the wanted item that an item stands for: an amount without a sign of money is the same with one."""
+    bare = item.lstrip(_MONEY)
+    same = [other for other in wanted if other.lstrip(_MONEY) == bare and bare in (item, other)]
+    return same[0] if item not in wanted and len(same) == 1 else item
+
+
 def _listed(items: list[Any], wanted: dict[str, Any]) -> tuple[list[Any], list[str]]:
     """Return the missing items, and the unexpected ones."""
-    given = {_item(item): item for item in items}
+    given = {_meant(_item(item), wanted): item for item in items}
     return (
         [value for item, value in wanted.items() if item not in given],
         [str(value) for item, value in given.items() if item not in wanted],

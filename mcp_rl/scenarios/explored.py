@@ -51,8 +51,8 @@ _MOST_EXAMPLES = 2
 """Tools whose calls are told where no task can be made."""
 _MOST_NAMES = 5
 _NEARLY_ALL, _MOST = 0.9, 0.6
-"""Shares of the tools that answer by one complaint: where it names a setting, after which the others' answers are worth
-nothing either, and where no task was made."""
+"""Least shares of the tools with the same complaint: to stop early where it names a setting, and to explain why no task
+was made."""
 _READING_SHARE = 0.4
 """Share of tasks that change nothing, on a server with a state."""
 

@@ -5,16 +5,15 @@
 from __future__ import annotations
 
 _DESCRIBING = (
-    "add analyze append apply archive as assign build calculate cancel check clear close compare "
+    "add analyze append apply archive assign build calculate cancel check clear close compare "
     "complete compute configure convert copy count create decode delete describe detect determine "
     "disable display divide download draw edit enable encode estimate evaluate execute explain "
     "explore export extract fetch filter find format generate get give identify import indicate "
-    "initialize insert inspect list load look make measure merge move multiply noqa open parse "
+    "initialize insert inspect list load look make measure merge move multiply open parse "
     "perform predict print process produce provide query read record remove rename render replace "
     "report reset resolve restore retrieve return roll round run save schedule search select send set "
     "show simulate solve sort split start stop store submit subtract suggest sum summarize switch "
-    "take tell test transform translate unstage update upload validate verify view visualize words "
-    "write"
+    "take tell test transform translate unstage update upload validate verify view visualize write"
 ).split()
 THIRD_PERSON = {f"{verb}s": verb for verb in _DESCRIBING} | {
     "echoes": "echo",
@@ -44,7 +43,7 @@ VERBS = frozenset(_DESCRIBING) | frozenset(
 )
 """Verbs that ask for something: "scan folder" is a request, "text stats" is none."""
 EITHER_WAY = frozenset(
-    "add addition gcd hypotenuse lcm max maximum mean min minimum multiplication multiply plus product sum "
-    "times".split()
+    "add addition gcd hypotenuse lcm max maximum mean min minimum multiplication multiply plus sum times".split()
 )
-"""Words in the names of tools whose two numbers may change places."""
+BESIDE_SUMS = frozenset("get calculate compute find two numbers integers values of the and".split())
+"""Words that name a tool whose two numbers may change places, and words that may stand beside them: `get_sum`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.explore.entities.nouns import is_plural
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.quoting import is_odd, quoted_json, quoted_text
-from mcp_rl.scenarios.verbs import EITHER_WAY, THIRD_PERSON, VERBS
+from mcp_rl.scenarios.verbs import BESIDE_SUMS, EITHER_WAY, THIRD_PERSON, VERBS
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -165,12 +165,14 @@ class Wording:
         }
 
     def _bare(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """Return the values alone where nobody asks which is which: one, or two numbers in either order; else ""."""
+        """Return the values without names where they cannot be confused (one value, or two numbers in any order), or
+        an empty string."""
         values = list(arguments.values())
         leading = list(self._tools[tool].input_schema.get("properties") or {})[: len(values)]
         plain = all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values)
         alike = all(_is_number(value) or isinstance(value, Spoken) for value in values)
-        either_way = alike and not EITHER_WAY.isdisjoint(words_of(tool).split(" "))
+        words = set(words_of(tool).split(" "))
+        either_way = alike and bool(words & EITHER_WAY) and words <= EITHER_WAY | BESIDE_SUMS
         if not plain or list(arguments) != leading or not (len(values) == 1 or (len(values) == 2 and either_way)):
             return ""
         return _joined(list(map(say, values)))

@@ -3,8 +3,8 @@
 Waiting OpenMP threads spin by default. On a shared machine two spinning threads made one second of work take eight and
 more; passive waiting or a single thread keeps it near what the machine can give. Tool servers and our own event loop
 need a CPU too: on two CPUs, torch with one thread played rollouts 1.25 times as fast as with two. While a learner
-computes an update nothing else runs, and two threads are 1.3 times as fast as one. A step of a model of a few million
-parameters is over before a second thread has started: one samples more tokens a second, on any number of CPUs.
+computes an update nothing else runs, and two threads are 1.3 times as fast as one. A step of a model with a few million
+parameters ends before a second thread has started, so one thread samples more tokens per second on any machine.
 """
 
 import os
@@ -70,12 +70,15 @@ def cpu_limit() -> int:
 
 
 def crowding(most: float) -> float:
-    """Return how many processes want each CPU that this process may use, over the last minute: from 1 to `most`.
+    """Return the load of the machine for each of its CPUs over the last minute, from 1 to `most`.
 
-    What must be done within seconds gets so many times as many.
+    Short deadlines are multiplied by it.
     """
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return min(most, max(1.0, load / cpu_limit()))
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):  # not on every system
+        return 1.0
+    return min(most, max(1.0, load / (os.cpu_count() or 1)))
 
 
 def _allowed() -> list[int]:

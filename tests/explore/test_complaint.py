@@ -37,6 +37,9 @@ def test_complaints_are_failures(text: str, arguments: dict[str, Any]) -> None:
     "text, arguments",
     [
         ("Hello, Ada!", {"name": "Ada"}),
+        ("Not a palindrome: river", {"text": "river"}),
+        ("The room 'Blue' is not available on Monday, but is free on Tuesday.", {"room": "Blue"}),
+        ("There are no conflicts with Plan: all 12 files merge.", {"branch": "Plan"}),
         ("'river' is not a palindrome", {"text": "river"}),
         ("'a@b' is not a valid address", {"address": "a@b"}),
         ("not a folder: /srv/data/x", {"path": "y"}),
@@ -54,17 +57,22 @@ def test_a_result_with_nothing_but_what_was_asked_holds_nothing() -> None:
     found = '{"query": "pears", "from": "2026-01-01", "count": 0, "hits": []}'
     assert says_nothing(found, {"query": "pears"}) and not says_nothing(found, {"query": "plums"})
     assert says_nothing("no files match those filters")
+    assert not says_nothing('{"value": 12, "warnings": []}', {"a": 12, "b": 0}), "12 may be a sum"
+    assert says_nothing('{"limit": 12, "found": []}', {"limit": 12})
 
 
 def test_what_comes_whatever_is_asked_is_no_answer() -> None:
     lacks = "Please set the key first."
     said = {name: Counter({lacks: 1}) for name in ("list", "get", "find")} | {"help": Counter({"How to begin": 1})}
-    assert common_texts(said, set()) == {lacks}
+    assert common_texts(said, {}) == {lacks}
     said["get"]["a note"] += 1
-    assert common_texts(said, set()) == set(), "two tools may have one answer"
+    assert common_texts(said, {}) == set(), "two tools may have one answer"
     one = {"get": Counter({lacks: 8}), "list": Counter({"all of them here": 8})}
-    assert common_texts(one, {"get"}) == {lacks}, "a listing may ignore what it is given"
-    assert common_texts({name: Counter({"12": 9}) for name in ("add", "divide", "power")}, {"add"}) == set()
+    assert common_texts(one, {"get": 8, "list": 0}) == {lacks}, "a listing may ignore what it is given"
+    assert common_texts(one, {"get": 1, "list": 0}) == set(), "options may change nothing"
+    long = {name: Counter({"a line of a listing\n" * 50: 4}) for name in ("list", "show", "find")}
+    assert common_texts(long, {}) == set()
+    assert common_texts({name: Counter({"12": 9}) for name in ("add", "divide", "power")}, {"add": 9}) == set()
 
 
 def test_a_complaint_teaches_no_path_that_it_only_repeats() -> None:

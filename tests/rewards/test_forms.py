@@ -30,10 +30,20 @@ def holds(answer: str, kind: str, expected: Any, **options: Any) -> bool | None:
         ('["50,000", 100000]', True),
         ("$50,000, $100,000 and $250,000", False),
         ("$50,000", False),
+        ("€50,000 and €100,000", False),
+        ("-$50,000, $100,000", False),
+        ('["€50,000", "$100,000"]', False),
     ],
 )
 def test_items_that_are_amounts_may_be_spelled_otherwise(answer: str, right: bool) -> None:
     assert holds(answer, "set", ["$50,000", "$100,000"]) is right
+
+
+def test_amounts_without_a_sign_and_of_two_currencies() -> None:
+    assert holds("50,000 and $100,000", "set", ["50000", "100000"]) is True
+    assert holds("1,200.5 and 7", "set", ["1200.5", "7"]) is True
+    assert holds('["$50"]', "set", ["$50", "€50"]) is False
+    assert holds('["$50", "€50"]', "set", ["$50", "€50"]) is True
 
 
 @pytest.mark.parametrize(

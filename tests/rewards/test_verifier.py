@@ -74,12 +74,18 @@ def test_the_last_number_of_the_final_message_counts(answer: str, right: bool) -
         ("about 1e-07", 1e-7),
         ("(−5)", -5),  # noqa: RUF001
         ("It has 552B.", 552),
+        ("The answer is 42 (took 30ms).", 42),
         ("$100,000", 100_000),
         ("0", 0),
     ],
 )
 def test_numbers_are_read_in_the_ways_that_models_write_them(answer: str, expected: float) -> None:
     assert success(trajectory(answer, call()), scenario("number", expected))
+
+
+@pytest.mark.parametrize("number", [2, 2.5, 5])
+def test_a_number_that_a_letter_multiplies_is_none(number: float) -> None:
+    assert success(trajectory("2.5K", call()), scenario("number", number)) is False
 
 
 def test_tolerance_is_relative_and_can_be_set() -> None:

@@ -63,9 +63,9 @@ def tried() -> Tried:
             "unset",
             "4 of its tools answer",
             "DIARIO_PATH non impostata",
-            r"set DIARIO_PATH, as `env`.*server_config\.md",
+            r"Set DIARIO_PATH under `env`.*server_config\.md",
         ),
-        ("unready", "4 of its tools answer", "Please choose a project", "give it what it asks for"),
+        ("unready", "4 of its tools answer", "Please choose a project", "Give it what it asks for"),
     ],
 )
 def test_one_sentence_says_why_and_what_would_help(tried: Tried, kind: str, why: str, example: str, help: str) -> None:

@@ -22,7 +22,6 @@ from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
 from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.system.notices import noticed_by
-from mcp_rl.system.threads import cpu_limit
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
@@ -184,5 +183,5 @@ class _AnswersLate:
 def test_a_busy_machine_gives_a_server_more_time_before_it_is_given_up(
     waiting: float, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (waiting * cpu_limit(), 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (waiting * (os.cpu_count() or 1), 0.0, 0.0))
     assert anyio.run(still_answers, cast("Link", _AnswersLate())) is answers

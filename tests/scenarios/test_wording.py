@@ -4,6 +4,7 @@ import re
 import pytest
 
 from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.verbs import VERBS
 from mcp_rl.scenarios.wording import Spoken, Wording, say
 from mcp_rl.toolserver.tools.listing import Tool
 
@@ -132,3 +133,16 @@ def test_requests_are_sentences() -> None:
     assert all(text.endswith((".", "?", ")")) for text in found)
     assert not any("tags is" in text or "for query is" in text or " for '" in text for text in found)
     assert any("exclude_tags are [" in text for text in found)
+
+
+def test_only_verbs_begin_requests_and_only_sums_change_places() -> None:
+    assert not {"as", "noqa", "words"} & VERBS
+    numbers = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}
+    tools = [Tool("add_item", "", numbers), Tool("get_sum", "", numbers)]
+    wording = Wording(tools, {tool.name: tool.name for tool in tools})
+    given = {"a": 3, "b": 4}
+    told = {
+        tool.name: [wording.one_step(tool.name, given, random.Random(seed)) for seed in range(60)] for tool in tools
+    }
+    assert any("3 and 4" in text for text in told["get_sum"])
+    assert not any("3 and 4" in text for text in told["add_item"])

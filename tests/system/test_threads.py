@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mcp_rl.system.threads import UPDATE_THREADS, cpu_limit, crowding, free_cpus, prepare_torch_threads
+from mcp_rl.system.threads import UPDATE_THREADS, crowding, free_cpus, prepare_torch_threads
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_busy_cpus_do_not_count_and_one_always_does() -> None:
 def test_patience_grows_with_the_processes_that_want_a_cpu(
     waiting: float, times: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (waiting * cpu_limit(), 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (waiting * (os.cpu_count() or 1), 0.0, 0.0))
     assert crowding(4.0) == times
 
 

@@ -88,7 +88,7 @@ async def test_a_package_that_is_not_there_is_one_sentence(registry):
         with pytest.raises(ServerError, match=f"^The server X cannot start: {re.escape(sentence)}\\.$"):
             await direct(npx("-y", word), server="The server X")
     registry.add("needy", "1.0.0", needs={"tiny": "^7.1.0"})
-    with pytest.raises(ServerError, match=r"needy needs tiny@\^7\.1\.0, of which the registry has no such version\."):
+    with pytest.raises(ServerError, match=r"needy needs tiny@\^7\.1\.0, and its registry has no such version\."):
         await direct(npx("-y", "needy"), server="The server X")
     found = await direct(npx("-y", "--package=tiny", "two", "x"), server="The server X")
     assert (found.args[0].endswith("/tiny/two.js"), found.args[1:]) == (True, ("x",))
@@ -99,16 +99,23 @@ async def test_a_package_that_is_not_there_is_one_sentence(registry):
     assert (package.label, package.installed) == ("tiny 1.0.0", {"beside": "2.0.0", "tiny": "1.0.0"})
 
 
-def test_a_package_for_a_newer_python_is_told_with_that_python():
+@pytest.mark.parametrize(
+    ("words", "wanted", "advice"),
+    [
+        (["newer"], ">=3.13", "choose another, for example: uvx --python 3.13 newer"),
+        (["--from", "newer", "run-it"], "<3.15,>=3.13", "for example: uvx --python 3.13 --from newer run-it"),
+        (["newer"], "<3.11", "choose another"),
+    ],
+)
+def test_a_package_for_another_python_is_told_with_that_python(words, wanted, advice):
     said = (
         "error: No solution found when resolving tool dependencies | cause: Because the current Python version "
-        "(3.11.7) does not satisfy Python>=3.13 and only newer-server==1.0 is available, we can conclude that your "
+        f"(3.11.7) does not satisfy Python{wanted} and only newer==1.0 is available, we can conclude that your "
         "requirements are unsatisfiable."
     )
-    asked = read_words("uvx", ["newer-server"])
-    newer = r"needs Python>=3\.13, and this one is 3\.11\.7; name another, .* uvx --python 3\.13 newer-server\."
-    with pytest.raises(ServerError, match=newer):
-        explain(Ran("", said, failed=True), asked, Asking("The server", {}, None))
+    told = rf"newer needs Python {re.escape(wanted)}, but uvx chose 3\.11\.7; .*{re.escape(advice)}\.$"
+    with pytest.raises(ServerError, match=told):
+        explain(Ran("", said, failed=True), read_words("uvx", words), Asking("The server", {}, None))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from mcp_rl.explore.entities.nouns import singular
 from mcp_rl.explore.words import words_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ def is_unclear(word: str) -> bool:
 
 def spelled(words: str, known: Collection[str]) -> str:
     """Return words with those long ones for short ones that are among the server's own, which are `known`."""
-    return " ".join(next((one for one in _LONG.get(word, ()) if one in known), word) for word in words.split(" "))
+    return " ".join(_long(word, known) for word in words.split(" "))
+
+
+def _long(word: str, known: Collection[str]) -> str:
+    """Return the only known word that a short one may stand for, else the word itself."""
+    found = {singular(one): one for one in _LONG.get(word, ()) if one in known}
+    return next(iter(found.values())) if len(found) == 1 else word
 
 
 def words_used(tools: Iterable[Tool], results: Iterable[str]) -> frozenset[str]:

@@ -82,7 +82,7 @@ def plural(noun: str) -> str:
 
 def with_article(noun: str) -> str:
     """Return a singular noun with "a" or "an"."""
-    an = re.match(r"(?i)[aeio]|u(?!ni|se|ri|ti)|hour|honou?r|heir", noun) is not None
+    an = re.match(r"(?i)[aio]|e(?!u)|u(?!ni|se|ri|ti)|hour|honou?r|heir", noun) is not None
     return f"{'an' if an else 'a'} {noun}"
 
 

@@ -48,7 +48,7 @@ _MOST_SEARCHES = 150
 _EXTRA = 1.3
 """Questions drawn for one that is wanted, since some do not hold."""
 _MORE = {"looked-up": 6}
-"""Further questions drawn of a level, where not the usual two: a search tells the answer of some at once."""
+"""Spare questions drawn per level, by default two: a search often answers a looked-up question directly."""
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,6 @@ def is_heavy(it: str) -> bool:
     return re.search(r"\b(?:that|who|whose|which|with|without|among|those)\b", _QUOTED.sub("", it)) is not None
 
 
-def article(noun: str) -> str:
-    return (
-        f"an {noun}"
-        if noun[:1].lower() in "aeiou" and not noun.lower().startswith(("uni", "use", "eu"))
-        else f"a {noun}"
-    )
-
-
 def head(words: str) -> tuple[str, str]:
     """Return the noun of a noun phrase with what stands before it, and the rest: "calories" and " per unit"."""
     found = _REST.search(words)
@@ -74,20 +66,22 @@ def of_another(words: str, inner: str) -> str:
     return f"whose {words} is {inner}"
 
 
-def joined(said: Sequence[str], *, several: bool) -> str:
+def joined(said: Sequence[str], *, several: bool, person: bool = False) -> str:
     """Return conditions one after another, clauses last: "tagged 'home' that has 3 words and that mentions 'tea'".
 
     "with" stands before no clause, which could be taken to speak of what the thing is with.
     """
-    have = "have" if several else "has"
+    that, have = "who" if person else "that", "have" if several else "has"
     if any(each.startswith(_CLAUSES) for each in said):
         not_have = "do not have" if several else "does not have"
         said = [re.sub(r"^with an? ([\w ]+?) that ends in ", r"whose \1 ends in ", each) for each in said]
         said = [re.sub(r"^with ([\w ]+?) that end in ", r"whose \1 end in ", each) for each in said]
-        said = [re.sub(r"^with ", f"that {have} ", re.sub(r"^without ", f"that {not_have} ", each)) for each in said]
+        said = [
+            re.sub(r"^with ", f"{that} {have} ", re.sub(r"^without ", f"{that} {not_have} ", each)) for each in said
+        ]
     text, before = "", ""
     for each in sorted(said, key=lambda one: (one.startswith(_CLAUSES), one.startswith("with"))):
-        begins = [one for one in ("with ", f"that {have} ") if each.startswith(one) and before.startswith(one)]
+        begins = [one for one in ("with ", f"{that} {have} ") if each.startswith(one) and before.startswith(one)]
         alike = before.startswith(_CLAUSES) if each.startswith(_CLAUSES) else each.split(" ")[0] == before.split(" ")[0]
         text += f" and {each.removeprefix(begins[0] if begins else '')}" if alike else f" {each}"
         before = each

@@ -46,7 +46,7 @@ _BY_ADDRESS = 0.4
 _SECOND, _ALL = 0.3, 0.35
 """Probability of a second condition, and of no condition where none is needed."""
 _ANY = 0.3
-"""Probability that counts may be told by whether there are any."""
+"""Probability of a condition such as "at least one word"."""
 
 
 @dataclass(frozen=True)

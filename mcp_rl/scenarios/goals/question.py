@@ -432,7 +432,7 @@ class _Balance:
 
 
 def _choice(program: Program) -> str:
-    """Return the choice of things of which there are not too many questions; a thing that is alone is none."""
+    """Return the key under which questions about the same things are limited; of a single record, the program."""
     alone = isinstance(program, FieldOf) and not program.things.conditions
     return repr(program if alone else choice_of(program))
 

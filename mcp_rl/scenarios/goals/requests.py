@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from mcp_rl.explore.entities.nouns import with_article
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.extremes import lead, superlatives
-from mcp_rl.scenarios.goals.phrases import article, is_heavy, is_plural, plural, singular
+from mcp_rl.scenarios.goals.phrases import is_heavy, is_plural, plural, singular
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
     Commonest,
@@ -343,7 +344,7 @@ class Requests:
             ]
         return [
             f"Are there more {things} {first} or {second}, and how many more?",
-            f"Which are there more of, {things} {first} or {things} {second}, and how many more?",
+            f"Which are more numerous, {things} {first} or {things} {second}, and how many more?",
         ]
 
     def _gap(self, kind: str, one: JsonValue, other: JsonValue, name: str) -> list[str]:
@@ -398,8 +399,9 @@ class Requests:
         english = self._english
         said, asked = english.things(things, one=True), self._its(things.kind, name)
         return [
-            f"Is there {article(said)}? If so, {asked}? If not, say 'none'.",
-            f"If there is {article(said)}, {asked}? Answer 'none' if there is no such {english.noun(things.kind)}.",
+            f"Is there {with_article(said)}? If so, {asked}? If not, say 'none'.",
+            f"If there is {with_article(said)}, {asked}? "
+            f"Answer 'none' if there is no such {english.noun(things.kind)}.",
         ]
 
     def _its(self, kind: str, name: str) -> str:
@@ -407,32 +409,35 @@ class Requests:
         words = english.words(kind, name)
         if name == english.name_field(kind):
             return "who is that" if english.is_person(kind) else "what is it called"
+        person = english.is_person(kind)
+        it, their, be, was, do = (
+            ("they", "their", "are", "were", "do") if person else ("it", "its", "is", "was", "does")
+        )
         match english.sort(kind, name):
             case "deed":
                 deed = english.deed(kind, name)
                 amount = english.about(kind, name).kind == "number"
-                return f"{'how many' if amount else 'which'} {deed.objects} did it {deed.verb}"
+                return f"{'how many' if amount else 'which'} {deed.objects} did {it} {deed.verb}"
             case "label" | "list":
-                return f"what are {'their' if english.is_person(kind) else 'its'} {words}"
+                return f"what are {their} {words}"
             case "year" if PAST.fullmatch(words):
-                return f"in which year was it {words}"
+                return f"in which year {was} {it} {words}"
             case "count":
-                return f"how many {words} does it have"
+                return f"how many {words} {do} {it} have"
             case "mass":
-                return f"how much {words} does it have{self._in_unit(kind, name)}"
+                return f"how much {words} {do} {it} have{self._in_unit(kind, name)}"
             case "size":
-                return f"how large is it{self._in_unit(kind, name)}"
+                return f"how large {be} {it}{self._in_unit(kind, name)}"
             case "cost":
-                return "how much does it cost"
+                return f"how much {do} {it} cost"
             case "changed":
-                return "when was it last changed"
+                return f"when {was} {it} last changed"
             case "created":
-                return "when was it created"
+                return f"when {was} {it} created"
             case "due":
-                return "when is it due"
+                return f"when {be} {it} due"
             case "place":
-                return f"which {english.place(kind, words)} {'are they' if english.is_person(kind) else 'is it'} in"
-        their = "their" if english.is_person(kind) else "its"
+                return f"which {english.place(kind, words)} {be} {it} in"
         if " of the " in words:
             noun, _, whose = words.partition(" of the ")
             return f"what {'are' if is_plural(noun) else 'is'} the {noun} of {their} {whose}"

@@ -77,7 +77,9 @@ def belonging(english: English, kind: str, name: str) -> str:
     noun = english.noun(kind)
     if noun in _UNSAID or not re.fullmatch(r"[a-z]{2,20}(?: [a-z]{2,20})?", noun) or "." in name:
         return ""
-    return f"in the {noun}" if noun in _SETTINGS else f"of the {noun}"
+    if noun in _SETTINGS:
+        return f"in the {noun if noun in ('configuration', 'config') else english.plural(kind)}"
+    return f"of the {noun}"
 
 
 def single_forms(english: English, kind: str, name: str) -> list[str]:

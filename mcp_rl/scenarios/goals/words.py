@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mcp_rl.explore.entities.abbreviations import is_unclear
+from mcp_rl.explore.entities.nouns import with_article
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.deeds import Deed, deed_in
-from mcp_rl.scenarios.goals.phrases import article, counted, is_plural, joined, of_another, plural, singular
+from mcp_rl.scenarios.goals.phrases import counted, is_plural, joined, of_another, plural, singular
 from mcp_rl.scenarios.goals.program import ChosenThings, Condition, naming
 from mcp_rl.scenarios.goals.values import shown
 from mcp_rl.scenarios.quoting import quoted_text
@@ -307,8 +308,8 @@ class English:
             case "holds":
                 if sort in ("list", "label"):
                     one = singular(words)
-                    has = f"with {article(one)} that mentions {value}"
-                    mentioning = f"{article(one)} mentioning {value}"
+                    has = f"with {with_article(one)} that mentions {value}"
+                    mentioning = f"{with_article(one)} mentioning {value}"
                     return [(has, has), (f"that has {mentioning}", f"that have {mentioning}")]
                 if sort == "contents":
                     return (
@@ -326,7 +327,7 @@ class English:
             case "ends":
                 return [
                     (f"whose {words} ends in {value}", f"whose {plural(words)} end in {value}"),
-                    (f"with {article(words)} that ends in {value}", f"with {plural(words)} that end in {value}"),
+                    (f"with {with_article(words)} that ends in {value}", f"with {plural(words)} that end in {value}"),
                 ]
             case "is":
                 return self._equalities(kind, sort, words, value, condition.value)
@@ -345,7 +346,7 @@ class English:
                 return _both([f"that {deed.past} {than} {deed.counted(value)}"])
             case "is":
                 return _both([f"that {deed.past} exactly {deed.counted(value)}"])
-        return _both([f"that {deed.past} {article(deed.object)} with {value} in its name"])
+        return _both([f"that {deed.past} {with_article(deed.object)} with {value} in its name"])
 
     def _equalities(self, kind: str, sort: Sort, words: str, value: str, raw: JsonValue) -> list[tuple[str, str]]:
         if sort == "flag":
@@ -414,7 +415,9 @@ class English:
                 return _both([f"whose {words} is {after} {value}"])
             case "time":
                 return _both([f"whose {words} is {after} {value}"])
-        with_a = [f"with {article(words)} of {'more' if more else 'less'} than {measured}"] if condition.value else []
+        with_a = (
+            [f"with {with_article(words)} of {'more' if more else 'less'} than {measured}"] if condition.value else []
+        )
         return _both([f"whose {words} is {'above' if more else 'below'} {measured}", *with_a])
 
     def _with_any(self, words: str) -> list[tuple[str, str]]:
@@ -430,7 +433,8 @@ class English:
         noun = self.noun(things.kind) if one else self.plural(things.kind)
         said = [self.condition(things.kind, each) for each in things.conditions]
         forms = [each.one if one else each.several for each in said]
-        return f"{noun}{joined([self.relative(things.kind, form) for form in forms], several=not one)}"
+        conditions = [self.relative(things.kind, form) for form in forms]
+        return f"{noun}{joined(conditions, several=not one, person=self.is_person(things.kind))}"
 
     def the_one(self, things: ChosenThings) -> str:
         """Say the one thing selected: "the note 'Trip'", "the note that mentions 'pears'"."""

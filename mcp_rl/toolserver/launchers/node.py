@@ -86,7 +86,7 @@ def _explain(ran: Ran, asked: Asked, asking: Asking) -> None:
     if _NO_VERSION.search(ran.said):
         needed = _MISSING.search(ran.said)
         if needed is not None and named_by(needed[1]) != name:
-            raise asking.refused(f"{name} needs {needed[1]}, of which the registry has no such version")
+            raise asking.refused(f"{name} needs {needed[1]}, and its registry has no such version")
         raise asking.refused(f"the registry has no version of {name} that matches {asked.spec}")
     if _NO_PACKAGE.search(ran.said):
         raise asking.refused(f"{asked.label} finds no package {name} in its registry")

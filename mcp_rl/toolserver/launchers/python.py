@@ -82,15 +82,26 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def _with_python(asked: Asked, wanted: str) -> str:
+    """Return the command with a Python that the package takes, as an example; empty where it cannot be told."""
+    least = re.search(r"(?:>=|==|~=)\s?(\d[\d.]*\d)", wanted)
+    named = {option.partition("=")[0] for option in asked.options} & {"-p", "--python"}
+    if least is None or named or asked.family == "pipx":
+        return ""
+    program = [asked.spec] if asked.command == asked.spec else ["--from", asked.spec, asked.command]
+    return f", for example: {shlex.join([*asked.label.split(), '--python', least[1], *asked.options, *program])}"
+
+
 def explain(ran: Ran, asked: Asked, asking: Asking) -> None:
     """Raise ServerError if the output says what is wrong with the package."""
     name = named_by(asked.spec)
     if not ran.failed:
         return
     if found := _OTHER_PYTHON.search(ran.said):
-        version = next(iter(re.findall(r"[\d.]+", found[2])))
-        example = f", for example by {asked.label} --python {version} {asked.spec}" if asked.family != "pipx" else ""
-        raise asking.refused(f"{name} needs Python{found[2]}, and this one is {found[1]}; name another{example}")
+        example = _with_python(asked, found[2])
+        raise asking.refused(
+            f"{name} needs Python {found[2]}, but {asked.label} chose {found[1]}; choose another{example}"
+        )
     if _NO_VERSION.search(ran.said):
         raise asking.refused(f"the registry has no version of {name} that matches {asked.spec}")
     if _NO_PACKAGE.search(ran.said):

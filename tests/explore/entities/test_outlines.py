@@ -147,7 +147,7 @@ def test_other_lines_are_no_rows(text: str) -> None:
         ("x" * 390 + ":\n  - y: 1\n") * 240,
         "  a   1B\n" * 9_000,
         "\U0001f6a3" * 50_000 + " a: 1",
-        ("# " + " " * 380 + "x\n") * 250,
+        ("# " + " " * 316 + "y" * 82 + "\n") * 249,
         ("a | " * 90 + "b: 1\n") * 270,
         "  " * 50_000,
         "(" * 99_000,
@@ -203,7 +203,7 @@ def test_what_a_server_has_one_of_is_asked_for(club: WorldModel) -> None:
     fee = next(one for one in drawn if one.answer.value == 1200)
     assert "yearly fee, in US dollars" in fee.text and fee.level == "told" and len(fee.lookups) == 1
     assert any("members" in text and "club" in text for text, value in texts.items() if value == 57)
-    assert any("founder of the club" in text or "founder" in text for text in texts)
+    assert any("the founder of the club" in text for text in texts)
     near = near_answers(club, questions, fee.evaluated.program, fee.evaluated, random.Random(1))
     assert "1201" in near and "1200" not in near
 

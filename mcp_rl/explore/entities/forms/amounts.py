@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from mcp_rl.explore.entities.forms.pair_form import put
 from mcp_rl.explore.entities.forms.quantities import MONEY
 from mcp_rl.explore.entities.forms.records import MOST_ITEMS, value_of
 from mcp_rl.explore.entities.nouns import is_plural, singular
+from mcp_rl.rewards.answers import UNIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +22,15 @@ _AMOUNT = re.compile(
     r"(?P<money>[$€£]?)(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,9})?)"
     r"(?: ?(?P<unit>%|[A-Za-z]{1,12}))?(?: (?P<what>[A-Za-z][a-z]{1,20}))?"
 )
-_BESIDE = re.compile(r"%|(?:[kKMGT]i?)?B|ms|kg|km|h")
+_BESIDE = re.compile(rf"%|{UNIT}")
 """Units that follow a number without a blank."""
+_NO_UNITS = frozenset(
+    [
+        *("am", "pm", "noon", "k", "m", "g", "bn", "hundred", "thousand", "million", "billion", "trillion", "dozen"),
+        *(name.lower() for month in calendar.month_name[1:] for name in (month, month[:3])),
+    ]
+)
+"""Words behind a number that make it a time, a date or another number."""
 _SPELLED = {"%": "percent"}
 """Words for signs that names of fields do not hold."""
 _CELL = ("description", "value")
@@ -60,7 +69,7 @@ def amounts_in(records: Sequence[Record]) -> list[Record]:
 def number_in(text: str) -> int | float | None:
     """Return the number of a text that is one amount, such as "$100,000" or "5 items"; None for any other text."""
     found = _AMOUNT.fullmatch(text)
-    if found is None or (found["what"] and found["unit"] != "%"):
+    if found is None or (found["what"] and found["unit"] != "%") or (found["unit"] or "").lower() in _NO_UNITS:
         return None
     if found["unit"] and text[found.end("number")] != " " and _BESIDE.fullmatch(found["unit"]) is None:
         return None  # "$2.5K" stands for a number that it does not hold
@@ -82,6 +91,8 @@ def _amounts(record: Record) -> Record | None:
             return None
         unit, what = _unit(amount), amount["what"] or ""
         if amount["unit"] and not unit:
+            if amount["unit"].lower() in _NO_UNITS:
+                return None
             what = f"{amount['unit']} {what}".strip()
         name = f"{what or 'value'} {unit}".strip()
         if name in found:
@@ -95,4 +106,4 @@ def _unit(found: re.Match[str]) -> str:
     if found["money"]:
         return MONEY[found["money"]] if not found["unit"] else ""
     unit = _SPELLED.get(found["unit"], found["unit"] or "")
-    return unit if unit.lower() in UNITS else ""
+    return unit if unit in UNITS or (len(unit) > 1 and unit.lower() in UNITS) else ""

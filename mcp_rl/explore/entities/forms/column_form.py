@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _GAP = re.compile(r" {2,}|\t+")
-_SIZE = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})?) ?([kKMGT]?)(?:i?B|bytes)")
+_SIZE = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,15}(?:\.\d{1,3})?) ?([kKMGT]?)(?:i?B|bytes)")
 _SHAPES = (
     ("size", _SIZE),
     ("number", re.compile(r"[-+]?\d{1,15}(?:[.,]\d{1,9})*%?")),
@@ -119,6 +119,8 @@ def _sizes(column: Sequence[str]) -> list[Record]:
     name = f"size {units.pop()}b" if len(units) == 1 and units != {""} else "size bytes"
     whole = name != "size bytes" and name.removeprefix("size ") in ("kb", "mb", "gb")
     return [
-        {name: value_of(found[1].replace(",", ""))} if whole or (not found[2] and name == "size bytes") else {}
+        {name: value_of(found[1].replace(",", ""))}
+        if whole or (not found[2] and "." not in found[1] and name == "size bytes")
+        else {}
         for found in read
     ]

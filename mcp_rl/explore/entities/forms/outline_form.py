@@ -15,7 +15,7 @@ from mcp_rl.explore.entities.forms.pair_form import pair_in
 from mcp_rl.explore.entities.forms.records import LONGEST_NAME, Record, RecordList, limited, whole_lines
 from mcp_rl.explore.entities.nouns import is_plural, singular
 
-_MARKDOWN = re.compile(r"(#{1,6}) +(.{1,80}?)[ #]*")
+_MARKDOWN = re.compile(r"(#{1,6}) +(\S.{0,79}?)[ #]*")
 _BOLD = re.compile(r"\*\*([^*:]{1,60}):?\*\*:?")
 _ABOVE = re.compile(r"([^:]{1,60}):")
 """A heading that ends in a colon, with its list below it."""
@@ -145,11 +145,11 @@ def is_brief(value: str) -> bool:
 
 def _parsed(lines: list[str]) -> _Outline:
     found = _Outline()
-    filled = [(at, line) for at, line in enumerate(lines) if line.strip()]
+    filled = [line for line in lines if line.strip()]
     current: _Section | None = None
-    for position, (_, line) in enumerate(filled):
+    for position, line in enumerate(filled):
         stripped = _SIGN.sub("", line.strip(), count=1)
-        following = filled[position + 1][1] if position + 1 < len(filled) else ""
+        following = filled[position + 1] if position + 1 < len(filled) else ""
         indent = len(line) - len(line.lstrip())
         if not stripped or _RULE.fullmatch(stripped):
             continue

@@ -28,7 +28,7 @@ _ADDRESSED = re.compile(r"([^<>@]{1,100}?) <([^<>@\s]{1,100}@[^<>@\s]{1,100})>")
 """A person with an address for mail: "Ada <ada@example.com>"."""
 _QUANTITY = re.compile(r"(-?\d{1,3}(?:,\d{3})+|-?\d{1,15})((?:\.\d{1,9})?) ?([A-Za-z%]{1,10})")
 _RULE = re.compile(r"[-=_*#~]{3,}")
-_LABELS = {"permissions", "mode", "version", "phone", "zip", "postcode", "port"}
+LABELS = {"permissions", "mode", "version", "phone", "zip", "postcode", "port"}
 """Names of values that look like numbers and are none."""
 _LEAST_SHARE = 0.6
 """Least share of the lines that are pairs, where a result is read as pairs."""
@@ -83,7 +83,7 @@ def pair_in(line: str) -> tuple[str, str] | None:
 def put(record: Record, name: str, text: str) -> None:
     """Put a value into a record, unless it stands for nothing."""
     last = name.lower().split(" ")[-1]
-    value = text.strip() if last in _LABELS else value_of(text, several=is_plural(last))
+    value = text.strip() if last in LABELS else value_of(text, several=is_plural(last))
     if value in (None, ""):
         return
     if isinstance(value, str) and (found := _QUANTITY.fullmatch(value)) and found[3].lower() in UNITS:

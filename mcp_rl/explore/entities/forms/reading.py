@@ -35,7 +35,7 @@ _FORMS: Mapping[str, Callable[[str], list[RecordList]]] = {
     "columns": read_columns,
 }
 _FITS: Mapping[str, Callable[[str], object]] = {"page": is_page, "outline": is_outline}
-"""What tells a form, where reading finds something in other texts too."""
+"""Stricter checks for forms whose reader also finds something in other texts."""
 _LEAST_SHARE = 0.8
 """Least share of a tool's results that must have the form."""
 _FEWEST_LINES, _LISTS = 2, 0.3
@@ -62,8 +62,7 @@ def form_of(texts: Sequence[str], *, of_addresses: bool = False, of_itself: bool
 
 
 def _of_several_lines(texts: Sequence[str]) -> list[str]:
-    """Return the texts that may be a list, where they are no exceptions: the others are lines that say nothing is
-    there."""
+    """Return the texts of several lines, or none if they are too few. The rest are answers such as "no files match"."""
     several = [text for text in texts if text.count("\n") >= _FEWEST_LINES]
     return several if len(several) >= _LISTS * len(texts) else []
 

@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from mcp_rl.explore import plausible
+from mcp_rl.explore.entities.nouns import with_article
 from mcp_rl.scenarios.goals.changes.draws import listed_items
-from mcp_rl.scenarios.goals.phrases import article, is_plural, singular
+from mcp_rl.scenarios.goals.phrases import is_plural, singular
 from mcp_rl.scenarios.goals.program import Condition, CountOf
 from mcp_rl.scenarios.goals.question import given_values
 from mcp_rl.scenarios.goals.requests import TOLD_ABOUT
@@ -70,7 +71,7 @@ class KnownThings:
         is_label = english.sort(kind, str(effect.field)) == "label"
         if effect.does == "adds" and words in TOLD_ABOUT:
             whom = self._draws.said(program) if one else f"every {self._each(program)}"
-            return [f"{sentence(article(label))} should be added about {whom}: {said}.",
+            return [f"{sentence(with_article(label))} should be added about {whom}: {said}.",
                     f"There should be one more {label} about {whom}: {said}."]  # fmt: skip
         if effect.does == "adds" and english.sort(kind, str(effect.field)) == "place":
             whom = self._draws.said(program) if one else f"every {self._each(program)}"

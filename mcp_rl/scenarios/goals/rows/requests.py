@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from mcp_rl.explore.entities.nouns import plural
+from mcp_rl.explore.entities.nouns import plural, with_article
 from mcp_rl.scenarios.goals.extremes import lead, superlatives
-from mcp_rl.scenarios.goals.phrases import article, counted, is_plural, singular
+from mcp_rl.scenarios.goals.phrases import counted, is_plural, singular
 from mcp_rl.scenarios.goals.program import (
     Commonest,
     CountOf,
@@ -263,7 +263,7 @@ class RowRequests:
 
     def _if_any(self, choice: RowChoice) -> list[str]:
         assert choice.other is not None
-        said = f"{article(self._noun)} {self._places.on(choice.place)} {self._that} {self._has(choice.other)}"
+        said = f"{with_article(self._noun)} {self._places.on(choice.place)} {self._that} {self._has(choice.other)}"
         one = "who" if self._person else "which one"
         return [f"Is there {said}? If so, {one}? If not, say 'none'.",
                 f"If there is {said}, {one} is it? Answer 'none' if there is no such {self._noun}."]  # fmt: skip
@@ -314,23 +314,25 @@ class RowRequests:
         more = condition.relation == "above"
         if sort == "cost":
             than = f"{'more' if more else 'less'} than {value}"
-            return self._english.pick([f"costs {than}", f"has {article(words)} {'above' if more else 'below'} {value}"])
+            return self._english.pick(
+                [f"costs {than}", f"has {with_article(words)} {'above' if more else 'below'} {value}"]
+            )
         if sort == "count":
             return f"has {'more' if more else 'fewer'} than {counted(condition.value, words)}"
         if sort in _ADJECTIVES:
             return f"is {_ADJECTIVES[sort][0 if more else 1]} than {value}"
-        return f"has {article(words)} {'above' if more else 'below'} {value}"
+        return f"has {with_article(words)} {'above' if more else 'below'} {value}"
 
     def _equals(self, words: str, sort: str, raw: JsonValue, value: str, unit: str) -> str:
         if sort == "cost":
-            return self._english.pick([f"costs {value}", f"has {article(words)} of {value}"])
+            return self._english.pick([f"costs {value}", f"has {with_article(words)} of {value}"])
         if sort == "count":
             return f"has no {words}" if raw == 0 else f"has {counted(raw, words)}"
         if sort == "age":
             return f"is {value} old" if unit else f"is {value} years old"
         if sort == "year":
             return f"was {words} in {value}" if PAST.fullmatch(words) else f"has the {words} {value}"
-        return f"has the {words} {quoted(raw)}" if isinstance(raw, str) else f"has {article(words)} of {value}"
+        return f"has the {words} {quoted(raw)}" if isinstance(raw, str) else f"has {with_article(words)} of {value}"
 
     def _have(self, condition: Condition) -> str:
         """Say a condition of several rows: "cost more than 20"."""

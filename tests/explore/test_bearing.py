@@ -1,0 +1,29 @@
+"""What a tool's name and its parameters say of its effect."""
+
+from typing import Any
+
+import pytest
+
+from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.toolserver.tools.listing import Tool
+
+NUMBER, TEXT = {"type": "number"}, {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "effect"),
+    [
+        ("add", {"a": NUMBER, "b": NUMBER}, Bearing.READS),
+        ("add", {"numbers": {"type": "array", "items": NUMBER}}, Bearing.READS),
+        ("add", {"first_number": NUMBER, "second_number": NUMBER}, Bearing.READS),
+        ("add_numbers", {"x": NUMBER, "y": NUMBER}, Bearing.READS),
+        ("add", {"item_id": {"type": "integer"}, "quantity": {"type": "integer"}}, Bearing.CREATES),
+        ("add_values", {"range": TEXT, "values": {"type": "array", "items": NUMBER}}, Bearing.CREATES),
+        ("add", {"text": TEXT}, Bearing.CREATES),
+        ("add", {}, Bearing.CREATES),
+    ],
+)
+def test_add_computes_only_where_it_takes_the_numbers_of_a_sum(
+    name: str, parameters: dict[str, Any], effect: Bearing
+) -> None:
+    assert bearing(Tool(name, "", {"type": "object", "properties": parameters})) is effect
