@@ -91,7 +91,7 @@ def rewarded(place: Path, name: str, *, steps: int, init: Path | None = None) ->
             "server": "mcp_calculator", "name": name, "output_dir": place, "steps": steps, "init": init,
             "scenarios": {"count": 60, "val": 20, "max_steps": 1},
             "rollout": {"groups_per_step": 10, "group_size": 6, "probes": 0},
-            "evaluation": {"samples": 1, "greedy": False},
+            "evaluation": {"samples": 4, "greedy": False},
         }
     )  # fmt: skip
 
@@ -209,7 +209,7 @@ def test_episodes_render_to_sampled_tokens_and_can_be_imitated(
     )
     assert first.read_bytes() == learned.read_bytes()
     base = json.loads((played.run_dir / "report.json").read_text())["val"]["before"]["success"]
-    assert better.val.before.success is not None and better.val.before.success > base
+    assert better.val.before.success is not None and better.val.before.success > base  # of 80 episodes each
 
 
 def _tools_of(played: RunConfig) -> list[dict[str, Any]]:
