@@ -66,14 +66,14 @@ def bearing(tool: Tool) -> Bearing:
 
 
 def adds_numbers(tool: Tool) -> bool:
-    """Return whether a tool called "add" computes: it takes numbers alone, which are called like those of a sum, or its
-    name says that it adds numbers."""
+    """Return whether a tool called "add" computes: it takes numbers alone, which are called like those of a sum, or says
+    nothing of what it takes; or its name says that it adds numbers."""
     words = words_of(tool.name.rpartition(BETWEEN)[2])
     properties = tool.input_schema.get("properties")
     parts = properties if isinstance(properties, dict) else {}
     if not all(map(_is_number, parts.values())):
         return False
-    summed = bool(parts) and all(_OPERAND.fullmatch(words_of(name)) for name in parts)
+    summed = properties is None or (bool(parts) and all(_OPERAND.fullmatch(words_of(name)) for name in parts))
     return (words == "add" and summed) or _ADDS_NUMBERS.match(words) is not None
 
 
