@@ -66,8 +66,8 @@ def bearing(tool: Tool) -> Bearing:
 
 
 def adds_numbers(tool: Tool) -> bool:
-    """Return whether a tool called "add" computes: it takes numbers alone, which are called like those of a sum, or says
-    nothing of what it takes; or its name says that it adds numbers."""
+    """Return whether a tool called "add" computes: it takes numbers alone, called like those of a sum, or says nothing
+    of what it takes; or its name says that it adds numbers."""
     words = words_of(tool.name.rpartition(BETWEEN)[2])
     properties = tool.input_schema.get("properties")
     parts = properties if isinstance(properties, dict) else {}
