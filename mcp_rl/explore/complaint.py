@@ -52,7 +52,7 @@ _AFTER = re.compile(
     r"(?:is|was|are|were) not (?:known|supported|recogni[sz]ed|allowed|permitted|accessible|readable)\b|"
     r"(?:is|was) (?:unknown|unsupported|not allowed)\b)"
 )
-"""What follows the argument in a complaint: "notes.txt is not a folder"."""
+"""The words behind the argument in a complaint: "notes.txt is not a folder"."""
 _ELSEWHERE = re.compile(
     r"(?i)不存在|找不到|未找到|没有找到|無法|无法|无效|見つかりません|存在しません|찾을 수 없|"
     r"non trovat|non esiste|nicht gefunden|existiert nicht|introuvable|n'existe pas|no encontrad|no existe|"

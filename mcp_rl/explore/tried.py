@@ -59,7 +59,7 @@ class ToolTrials:
     examples: dict[Fate, tuple[dict[str, Any], str]] = field(default_factory=dict)
     """The first call of each fate: its arguments, and what the server said."""
     complaints: Counter[str] = field(default_factory=Counter)
-    """What the server said to calls that gave nothing."""
+    """The server's answers to calls that gave nothing."""
     kept_out: str = ""
     """Why it was not called at all."""
     needs_start: bool = False

@@ -1,4 +1,4 @@
-"""What a tool's name and its parameters say of its effect."""
+"""The effect of a tool, as its name and its parameters tell it."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ _LONG = {
     "rev": ("revenue", "revision"), "seq": ("sequence",), "spec": ("specification",), "stat": ("status",),
     "val": ("value",), "ver": ("version",), "vol": ("volume",),
 }  # fmt: skip
-"""What a short word may stand for."""
+"""Long words for which a short one may stand."""
 _KNOWN = frozenset(("gps", "tv", "pdf", "rss", "dvd", "cd", "bpm", "rpm", "kwh", "km", "kg", "mph"))
 """Words without vowels that everybody knows."""
 _NAME = re.compile(r'"(\w{1,40})"\s?:')

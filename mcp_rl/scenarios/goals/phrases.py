@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"")
 _REST = re.compile(r"(?<=\w) (?:of|per|in|for|by|to|with|from|at|on|until|since|left) ")
-"""What begins after the noun of a noun phrase: "calories per unit"."""
+"""The beginning of the words behind a noun: "calories per unit"."""
 _CLAUSES = ("that", "who", "whose", "in which")
 
 

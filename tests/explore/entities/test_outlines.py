@@ -81,7 +81,7 @@ def test_an_outline_gives_a_record_of_its_own_and_a_list_below_each_plural() -> 
 
 
 def test_only_a_tool_without_arguments_tells_an_outline() -> None:
-    """What others show may be texts that somebody wrote."""
+    """Other tools may show texts that somebody wrote."""
     assert form_of([OUTLINE]) == "pairs"
 
 

@@ -31,7 +31,7 @@ _MARKED = re.compile(r"([a-z]{2,12}(?: [a-z]{2,12})?): +(\S.*)")
 _CHAPTER = re.compile(r"#{1,6} ")
 _WORDS_IN_SENTENCE = 5
 _BOLD = re.compile(r"([^*]{1,120})\*\*(?: ?\([^()]{0,40}\))?[ :\u2013\u2014-]{0,4}(.{0,1000})")
-"""What is left of "**Protect** (+4): Normal, 0 power" without the first two stars."""
+"""The entry "**Protect** (+4): Normal, 0 power" without its first two stars."""
 _LEAST_SHARE = 0.6
 _LONGEST_LINE = 2_000
 
