@@ -21,7 +21,7 @@ _SETTING = re.compile(r"(?<![\w$/.])\$?([A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1
 """Maybe the name of an environment variable."""
 _ENVIRONMENT = re.compile(r"(?i)\benv|environment|ambiente|umgebung|entorno|переменн|环境变量|環境変数")
 _ENDS = re.compile(
-    r"_(?:KEY|TOKEN|SECRET|PASSWORD|USER|USERNAME|PATH|DIR|FILE|URL|URI|HOST|PORT|ID|NAME|ENDPOINT|REGION|PROJECT|DSN)"
+    r"_(?:KEY|TOKEN|SECRET|PASSWORD|USER|USERNAME|PATH|DIR|FILE|URL|URI|HOST|PORT|ID|NAME|ENDPOINT|REGION|PROJECT|DSN)$"
 )
 """The end of such a name; an error code has another: INVALID_ARGUMENT."""
 _QUOTED = 160
@@ -66,5 +66,5 @@ def common_complaint(record: TriedTools, tools: Sequence[str], *, share: float) 
     if count < max(_TOOLS, share * len(called)) or calls < _CALLS * all_calls:
         return None
     told = _ENVIRONMENT.search(text) is not None
-    names = (name for name in _SETTING.findall(text) if told or re.search(rf"{_ENDS.pattern}$", name))
+    names = (name for name in _SETTING.findall(text) if told or _ENDS.search(name))
     return CommonComplaint(text, count, next(names, None))

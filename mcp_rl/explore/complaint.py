@@ -66,7 +66,8 @@ _MOST_TEXTS = 20
 _LEAST_WORDS = 3
 """Words of a text that may be a complaint because it comes again and again: a calculator may say 12 to many calls."""
 _TOOLS, _CALLS = 3, 8
-"""Tools that say nothing but one text, and calls of one tool, after which that text is no answer."""
+"""Tools that say nothing but one text, and values given to one tool that says nothing else, after which that text is no
+answer."""
 
 
 def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bool:

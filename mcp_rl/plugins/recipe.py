@@ -43,7 +43,8 @@ class Recipe:
         try:
             level_shares(self.levels)
         except ValueError as error:
-            raise ConfigError(f"The levels {self.levels!r} cannot be made: {error}.") from error
+            end = "" if str(error).endswith("?") else "."
+            raise ConfigError(f"The levels {self.levels!r} cannot be made: {error}{end}") from error
 
     @property
     def goals(self) -> dict[str, int]:

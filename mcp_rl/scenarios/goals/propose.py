@@ -380,7 +380,7 @@ def _order(condition: Condition) -> int:
 def threshold(random: random.Random, name: str, values: Sequence[float], *, counts: bool = False) -> Condition | None:
     """Draw a limit between two values, as round as it can be.
 
-    None tells zero from all else, unless the values are `counts`: those are said as "at least one" and "without any".
+    No limit separates zero from the rest, except for `counts`, which are said as "at least one" and "without any".
     """
     distinct = sorted(set(values))
     if len(distinct) < 3:

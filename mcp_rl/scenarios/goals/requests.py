@@ -245,7 +245,7 @@ class Requests:
         if things.conditions:
             said, kind = english.things(things), things.kind
             it = english.pick(superlatives(english, kind, by, most, english.pick(["one", english.noun(kind)])))
-            asked = [f"{self._among(said, one)}" for one in self._field(kind, name, it)]
+            asked = [self._among(said, one) for one in self._field(kind, name, it)]
             return asked if name != name_field else [*asked[:1], *self._which(things, by, most)]
         it = english.pick(superlatives(english, things.kind, by, most, english.noun(things.kind)))
         if name != name_field:

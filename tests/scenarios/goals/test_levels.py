@@ -161,3 +161,8 @@ def test_a_told_request_names_the_table_that_one_query_reads_whole() -> None:
     looked_up = Questions(world, ["catalogue", "ask", "columns_of"], 1).draw({"looked-up": 6})
     assert looked_up
     assert all(one.lookups == (0, 1) and "people" not in one.text.split() for one in looked_up)
+
+
+def test_a_misspelled_level_ends_in_one_mark() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'told'\?$"):
+        Recipe(count=10, levels="tolld=1")
