@@ -231,7 +231,7 @@ def _uv_cache() -> str:
 
 
 def tasks(words: list[str], there: World, seed: int) -> dict[str, Any]:
-    """Make 200 tasks; return their number by level, the shares of the proofs, and three requests of each level."""
+    """Make 200 tasks; return their number by level, the shares of the proofs, and ten requests of each level."""
     options = ["--levels", "mixed", "--count", "200", "--seed", str(seed), "--out", "tasks.jsonl"]
     summary, seconds, lines = run(["generate", "--server", *words, *options], there)
     scenarios = [json.loads(line) for line in lines]
@@ -249,7 +249,7 @@ def tasks(words: list[str], there: World, seed: int) -> dict[str, Any]:
         "naming_a_tool_above_spelled": len(named),
         "proofs": summary.get("proofs"),
         "check": summary.get("check"),
-        "requests": {level: chance.sample(found, min(3, len(found))) for level, found in levels.items()},
+        "requests": {level: chance.sample(found, min(10, len(found))) for level, found in levels.items()},
     }
 
 
