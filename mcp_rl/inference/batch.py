@@ -10,7 +10,7 @@ the result, the way that ids are attended over (the trunk) depends on them alone
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from mcp_rl.inference.sampler import draw, likeliest
 from mcp_rl.inference.sharing import plan_sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mcp_rl.inference.policy import Policy
     from mcp_rl.inference.row import Row
@@ -138,7 +138,7 @@ class DecodingBatch:
         for row in rows:
             if row.slot < 0:
                 self._seat(row)
-        self._store.reserve(len(self._slots), max(len(row.ids) - row.start for row in rows))
+        self._reserve(max(len(row.ids) - row.start for row in rows), found.values())
         self._fetch({row: source for row, source in found.items() if source[1]})
         self._activate(rows)
         logits = self._forward(rows, fresh)
@@ -166,7 +166,7 @@ class DecodingBatch:
         rows = self._order
         positions = [len(row.ids) - 1 for row in rows]
         own = [position - row.start for position, row in zip(positions, rows, strict=True)]
-        self._store.reserve(len(self._slots), max(own) + 1)
+        self._reserve(max(own) + 1)
         padding = [0] * (round_up(len(rows), TILE) - len(rows))
         columns = [row.ids[-1] for row in rows], positions, own
         ids, places, last = torch.tensor([[*c, *padding] for c in columns]).to(self.policy.shape.device)
@@ -197,7 +197,7 @@ class DecodingBatch:
             Piece(row.slot, row.computed - row.start, row.computed, [row.ids[-1], *guess], row.trunk)
             for row, guess in guesses.items()
         ]
-        self._store.reserve(len(self._slots), max(piece.own + len(piece.ids) for piece in pieces))
+        self._reserve(max(piece.own + len(piece.ids) for piece in pieces))
         logits = forward_all(self.policy, self._store, pieces)
         rows = [row for row, guess in guesses.items() for _ in range(1 + len(guess))]
         uniforms = [row.randomness.next() for row in rows]
@@ -408,6 +408,14 @@ class DecodingBatch:
                 row.slot = slot
         self._held.exchange(there)
         self._free = deque(there.get(slot, slot) for slot in self._free)
+
+    def _reserve(self, capacity: int, found: Iterable[tuple[Entry | None, int]] = ()) -> None:
+        """Make room for so many positions of each row. What was `found` may lie in slots that have new rows already."""
+        kept: dict[int, int] = defaultdict(int)
+        for entry, length in found:
+            if entry is not None and entry.store is self._store:
+                kept[entry.slot] = max(kept[entry.slot], length)
+        self._store.reserve(len(self._slots), capacity, lambda slot: max(self._stored(slot), kept[slot]))
 
     def _stored(self, slot: int) -> int:
         """Number of positions of a slot still in use: its row's, or those that can be copied."""

@@ -7,11 +7,17 @@ only after it was written under the policy version being sampled; changing the v
 
 from __future__ import annotations
 
+import math
+import mmap
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GROWTH = 64
 """Positions by which rows grow. Attention reads whole multiples too, so its shapes are few."""
@@ -43,7 +49,8 @@ class KvShape:
 class KvStore:
     """Keys and values as one tensor [layers, 2, rows, kv_heads, capacity, head_dim] that grows in both directions.
 
-    Unwritten positions are zero, so masked ones stay finite. If keys are `paged`, each page of them is transposed.
+    Unwritten positions are zero, so masked ones stay finite. On a CPU they take no memory: most episodes are much
+    shorter than the longest, for which each row has room. If keys are `paged`, each page of them is transposed.
     """
 
     def __init__(self, shape: KvShape, rows: int = 0, capacity: int = 0) -> None:
@@ -71,10 +78,14 @@ class KvStore:
 
     def _zeros(self, rows: int, capacity: int) -> Tensor:
         s = self.shape
-        return torch.zeros(s.layers, 2, rows, s.kv_heads, capacity, s.head_dim, dtype=s.dtype, device=s.device)
+        size = s.layers, 2, rows, s.kv_heads, capacity, s.head_dim
+        if s.device.type != "cpu" or not math.prod(size):
+            return torch.zeros(size, dtype=s.dtype, device=s.device)
+        memory = mmap.mmap(-1, math.prod(size) * s.dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return torch.frombuffer(memory, dtype=s.dtype).view(size)
 
-    def reserve(self, rows: int, capacity: int) -> None:
-        """Make room for so many rows of so many positions; stored contents stay."""
+    def reserve(self, rows: int, capacity: int, stored: Callable[[int], int]) -> None:
+        """Make room for so many rows of so many positions; `stored` tells how many positions of each of them stay."""
         if rows <= self.rows and capacity <= self.capacity:
             return
         wanted = round_up(max(capacity, self.capacity), GROWTH)
@@ -83,8 +94,9 @@ class KvStore:
         more = round_up(rows, 32) if rows > self.rows else self.rows
         old = self.data
         self._own(self._zeros(more, wanted))
-        if old.numel():
-            self.data[:, :, : old.shape[2], :, : old.shape[4]] = old
+        for row in range(min(rows, old.shape[2])):
+            length = min(round_up(stored(row), PAGE), old.shape[4])
+            self.data[:, :, row, :, :length] = old[:, :, row, :, :length]
 
     def write(self, layer: int, where: Where, new: Tensor) -> None:
         """Store keys and values [2, N, kv_heads, head_dim] of N tokens."""
