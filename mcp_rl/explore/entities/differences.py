@@ -12,7 +12,7 @@ from mcp_rl.explore.entities.world_model import Effect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mcp_rl.explore.entities.merging import Things
+    from mcp_rl.explore.entities.things import Things
     from mcp_rl.explore.entities.world_model import EntityField, EntityKind, WorldModel
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from mcp_rl.explore.entities.caller import Answered
     from mcp_rl.explore.entities.forms.records import Record
-    from mcp_rl.explore.entities.merging import Things
     from mcp_rl.explore.entities.sightings import Sighting
+    from mcp_rl.explore.entities.things import Things
 
 _PASSING = re.compile(
     r"\b(?:pid|port|uptime|memory|heap|rss|cpu|cpus|load|free|used|usage|elapsed|duration|latency|took|now|today|"

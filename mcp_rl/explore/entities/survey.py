@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.entities.forms.rows import first_column, row_width
-from mcp_rl.explore.entities.merging import Subjects, Things, merged
+from mcp_rl.explore.entities.merging import merged
 from mcp_rl.explore.entities.nouns import singular
 from mcp_rl.explore.entities.parameters import (
     ToolParameter,
@@ -24,9 +24,10 @@ from mcp_rl.explore.entities.parameters import (
     parameters_of,
 )
 from mcp_rl.explore.entities.sightings import Reader
+from mcp_rl.explore.entities.things import Subjects, Things
 from mcp_rl.explore.entities.world_model import ArgumentSlot
-from mcp_rl.explore.measure import sql_parameter
 from mcp_rl.explore.words import words_of
+from mcp_rl.explore.world import sql_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
