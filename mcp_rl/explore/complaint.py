@@ -21,7 +21,9 @@ _NOTHING = re.compile(
     r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
     r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available|match(?:es|ed|ing)?)\b"
 )
-_FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^invalid")
+_FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _-]?found|^no[ _-]?(?:match|result)|^invalid")
+_FOUND = ("found", "matched")
+"""Keys under which `false` says that nothing was found."""
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
 _READ = 20_000
 """Number of characters of a result that are searched."""
@@ -79,7 +81,8 @@ def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bo
         return bool(arguments) and _refuses(text, arguments or {})
     status = value.get("status")
     failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
-    return failed or value.get("success") is False or value.get("ok") is False or bool(error_in(value))
+    denied = any(value.get(key) is False for key in ("success", "ok", *_FOUND))
+    return failed or denied or bool(error_in(value))
 
 
 def error_in(value: Mapping[str, Any]) -> Any:
