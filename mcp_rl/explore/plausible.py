@@ -24,6 +24,7 @@ _VERBS = "sees,likes,finds,paints,carries,follows,remembers".split(",")
 _OBJECTS = "a red door,the blue boat,two green apples,an open book,the last bus,a warm coat,some music".split(",")
 _FEW = 6
 """Words of a description that may name just two choices: "read or write"."""
+_DATE_FORM = re.compile(r"(?i)\byyyy-mm-dd\b(?![t ]hh)")
 _PATTERNS = ("*.txt", "*.md", "*.json", "*.py", "*", "**/*", "**/*.txt", "*.csv")
 _ZONES = sorted(zone for zone in zoneinfo.available_timezones() if re.fullmatch(r"[A-Z]\w+/[A-Z]\w+", zone)) or ["UTC"]
 
@@ -141,6 +142,16 @@ def counts_something(parameter: str) -> bool:
         re.search(r"\b(count|limit|head|tail|lines?|size|steps?|page|index|ids?|max|min|top|number of|n)\b", parameter)
         is not None
     )
+
+
+def is_year(parameter: str) -> bool:
+    """Return whether a number of this name is the year of a calendar: "year", "start year", "year of birth"."""
+    return re.search(r"\byear$|^year of\b", parameter) is not None and "per year" not in parameter
+
+
+def is_date(parameter: str, description: str) -> bool:
+    """Return whether a text of this name takes a date and nothing else."""
+    return re.search(r"\bdate$", parameter) is not None or _DATE_FORM.search(description) is not None
 
 
 def of_format(name: str, random: random.Random) -> str | None:

@@ -45,6 +45,8 @@ _SHARE_OF_NEEDED = 0.9
 """Probability of an optional property that an error said must be given."""
 _TAKES_ANY = 0.6
 """Share of calls with any words that work, above which a parameter needs no value that was shown."""
+_YEARS = {"minimum": 2015, "maximum": 2030}
+"""Bounds of a year where the schema has none."""
 _PATH_NAME = re.compile(r"path|file|dir|folder|source|destination|location", re.IGNORECASE)
 
 
@@ -161,6 +163,8 @@ class Sampler:
             lowest = {"minimum", "exclusiveMinimum"} & schema.keys()
             starts_at_one = counts and not lowest and _bounds(schema)[1] >= 1
             bounds = {**schema, "minimum": 1} if starts_at_one else schema
+            if plausible.is_year(parameter_of(slot)) and _bounds(schema) == (-math.inf, math.inf):
+                bounds = {**schema, **_YEARS}
             hinted = self._pool.bounds(slot)
             if hinted.low > _bounds(bounds)[0]:
                 bounds = {**bounds, "minimum": hinted.low}
@@ -264,7 +268,8 @@ class Sampler:
         examples = plausible.quoted_examples(description)
         special = meant(parameter, description, self._about, random)
         hinted = special or plausible.hinted(parameter, description, random)
-        sources = {"word": 0.3, "sentence": 0.1} if special else {"word": 1.0, "sentence": 1.0}
+        only = special or plausible.is_date(parameter, description)
+        sources = {"word": 0.3, "sentence": 0.1} if only else {"word": 1.0, "sentence": 1.0}
         if examples:
             sources["example"] = 2.0
         if hinted is not None:

@@ -351,3 +351,18 @@ def test_a_parameter_that_takes_one_value_with_several_tools_is_constant_until_a
 )
 def test_choices_that_a_description_lists_are_found(description: str, choices: list[str]) -> None:
     assert listed(description) == choices
+
+
+def test_years_and_dates_are_those_of_a_calendar() -> None:
+    text, integer = {"type": "string"}, {"type": "integer"}
+    properties = {"year": integer, "end_date": text, "day": {**text, "description": "The day (YYYY-MM-DD)."}}
+    found = draws({"type": "object", "properties": properties, "required": list(properties)}, times=100)
+    assert all(2015 <= one["year"] <= 2030 for one in found)
+    for name in ("end_date", "day"):
+        dates = [one[name] for one in found if re.fullmatch(r"\d{4}-\d\d-\d\d", one[name])]
+        assert len(dates) > 85
+    assert any(year < 2015 for year in values({"type": "integer", "minimum": 1900, "maximum": 1950}))
+    bounded = {"year": {"type": "integer", "minimum": 1900, "maximum": 1950}}
+    assert all(1900 <= one["year"] <= 1950 for one in draws({"properties": bounded, "required": ["year"]}))
+    low = {"year": {"type": "integer", "maximum": 1950}, "years": {"type": "integer"}}
+    assert len(draws({"properties": low, "required": list(low)})) == 30
