@@ -21,6 +21,12 @@ _NOTHING = re.compile(
     r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
     r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available|match(?:es|ed|ing)?)\b"
 )
+_NOTHING_ELSEWHERE = re.compile(
+    r"(?i)\bkeine? (?:treffer|ergebnisse?|(?:\w{1,30} ){1,3}gefunden)\b|\bkeine? solche[nrs]?\b|"
+    r"\baucune? (?:résultat|\w{1,30} trouvée?)|\b(?:sin|ningún) resultados?\b|\bnessun risultato\b|"
+    r"\bnenhum resultado\b|ничего не найдено|没有结果|沒有結果|該当なし|結果なし|결과 없음"
+)
+"""The same in other languages: "Keine Treffer"."""
 _FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _-]?found|^no[ _-]?(?:match|result)|^invalid")
 _FOUND = ("found", "matched")
 """Keys under which `false` says that nothing was found."""
@@ -75,7 +81,13 @@ answer."""
 def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bool:
     """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status or
     an error. With the call's `arguments`, a text that refuses one of them counts as well."""
-    if _NOTHING.search(text[:300]) or _ERROR_FIRST.search(text) or _SYSTEM_ERROR.search(text[:_READ]):
+    begins = text[:300]
+    if (
+        _NOTHING.search(begins)
+        or _NOTHING_ELSEWHERE.search(begins)
+        or _ERROR_FIRST.search(text)
+        or _SYSTEM_ERROR.search(text[:_READ])
+    ):
         return True
     if (value := object_in(text)) is None:
         return bool(arguments) and _refuses(text, arguments or {})
