@@ -47,7 +47,7 @@ _ADJECTIVES = (
 PEOPLE = frozenset(
     "owner author creator manager leader lead assignee employer maker visitor user teacher artist writer editor "  # noqa: SIM905
     "reviewer sender recipient customer spouse person member employee colleague friend boss client student patient "
-    "contact player doctor engineer guest driver keeper passenger attendee reporter child parent tutor".split()
+    "contact player doctor engineer guest driver keeper passenger attendee reporter child parent tutor founder".split()
 )
 """Nouns for people, whose questions use "who"."""
 _GROUPS = ("category", "department", "group", "class", "section", "genre", "region", "country", "town")

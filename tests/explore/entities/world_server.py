@@ -94,6 +94,7 @@ def club(name: str, given: dict[str, Any]) -> object:
     if name == "get_knot":
         return "- **Bowline**: holds a boat by a ring\n- **Clove hitch**: ties a rope to a pole\n- **Eight**: ends it"
     about = {
+        "club": "Skiff",
         "founder": "Berta Lund",
         "founding_place": "Odense",
         "root": "/srv/club",
