@@ -45,8 +45,6 @@ _SHARE_OF_NEEDED = 0.9
 """Probability of an optional property that an error said must be given."""
 _TAKES_ANY = 0.6
 """Share of calls with any words that work, above which a parameter needs no value that was shown."""
-_YEARS = {"minimum": 2015, "maximum": 2030}
-"""Bounds of a year where the schema has none."""
 _PATH_NAME = re.compile(r"path|file|dir|folder|source|destination|location", re.IGNORECASE)
 
 
@@ -163,8 +161,9 @@ class Sampler:
             lowest = {"minimum", "exclusiveMinimum"} & schema.keys()
             starts_at_one = counts and not lowest and _bounds(schema)[1] >= 1
             bounds = {**schema, "minimum": 1} if starts_at_one else schema
-            if plausible.is_year(parameter_of(slot)) and _bounds(schema) == (-math.inf, math.inf):
-                bounds = {**schema, **_YEARS}
+            part = plausible.clock_or_calendar(parameter_of(slot))
+            if part is not None and _bounds(schema) == (-math.inf, math.inf):
+                bounds = {**schema, "minimum": part[0], "maximum": part[1]}
             hinted = self._pool.bounds(slot)
             if hinted.low > _bounds(bounds)[0]:
                 bounds = {**bounds, "minimum": hinted.low}

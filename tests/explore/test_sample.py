@@ -355,9 +355,14 @@ def test_choices_that_a_description_lists_are_found(description: str, choices: l
 
 def test_years_and_dates_are_those_of_a_calendar() -> None:
     text, integer = {"type": "string"}, {"type": "integer"}
-    properties = {"year": integer, "end_date": text, "day": {**text, "description": "The day (YYYY-MM-DD)."}}
+    properties = {
+        "year": integer,
+        "startMonth": integer,
+        "end_date": text,
+        "day": {**text, "description": "The day (YYYY-MM-DD)."},
+    }
     found = draws({"type": "object", "properties": properties, "required": list(properties)}, times=100)
-    assert all(2015 <= one["year"] <= 2030 for one in found)
+    assert all(2015 <= one["year"] <= 2030 and 1 <= one["startMonth"] <= 12 for one in found)
     for name in ("end_date", "day"):
         dates = [one[name] for one in found if re.fullmatch(r"\d{4}-\d\d-\d\d", one[name])]
         assert len(dates) > 85
@@ -366,3 +371,11 @@ def test_years_and_dates_are_those_of_a_calendar() -> None:
     assert all(1900 <= one["year"] <= 1950 for one in draws({"properties": bounded, "required": ["year"]}))
     low = {"year": {"type": "integer", "maximum": 1950}, "years": {"type": "integer"}}
     assert len(draws({"properties": low, "required": list(low)})) == 30
+
+
+def test_a_country_is_given_by_its_name_or_where_a_code_is_asked_for_by_its_code() -> None:
+    code = {"type": "string", "description": "ISO 3166-1 alpha-2 code of the country."}
+    properties = {"country": {"type": "string"}, "home_country": code}
+    found = draws({"type": "object", "properties": properties, "required": list(properties)}, times=100)
+    assert sum(one["country"] in ("Norway", "Peru", "Japan", "Kenya", "Canada", "France") for one in found) > 20
+    assert sum(re.fullmatch("[A-Z]{2}", one["home_country"]) is not None for one in found) > 40
