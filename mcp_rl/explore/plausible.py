@@ -24,6 +24,7 @@ _VERBS = "sees,likes,finds,paints,carries,follows,remembers".split(",")
 _OBJECTS = "a red door,the blue boat,two green apples,an open book,the last bus,a warm coat,some music".split(",")
 _FEW = 6
 """Words of a description that may name just two choices: "read or write"."""
+_COUNTRY = re.compile(r"(?:\w+ )?country(?: name)?")
 _COUNTRIES = "Norway Peru Japan Kenya Canada France Germany Brazil India Egypt".split()
 _COUNTRY_CODES = "NO PE JP KE CA FR DE BR IN EG".split()
 _PARTS = {r"\byear$|^year of\b": (2015, 2030), r"\bmonth$": (1, 12), r"\bhour$": (0, 23), r"\bminute$": (0, 59)}
@@ -156,9 +157,13 @@ def clock_or_calendar(parameter: str) -> tuple[int, int] | None:
     return next((bounds for part, bounds in _PARTS.items() if re.search(part, parameter)), None)
 
 
-def is_date(parameter: str, description: str) -> bool:
-    """Return whether a text of this name takes a date and nothing else."""
-    return re.search(r"\bdate$", parameter) is not None or _DATE_FORM.search(description) is not None
+def is_narrow(parameter: str, description: str) -> bool:
+    """Return whether a text of this name takes a date or a country, and no other word."""
+    return (
+        _COUNTRY.fullmatch(parameter) is not None
+        or re.search(r"\bdate$", parameter) is not None
+        or _DATE_FORM.search(description) is not None
+    )
 
 
 def of_format(name: str, random: random.Random) -> str | None:
@@ -169,9 +174,10 @@ def of_format(name: str, random: random.Random) -> str | None:
 
 def hinted(parameter: str, description: str, random: random.Random) -> str | None:
     """Return a string that the parameter's name or else its description suggests, or None."""
-    if re.fullmatch(r"(?:\w+ )?country(?: name)?", parameter):
+    if _COUNTRY.fullmatch(parameter):
         by_code = re.search(r"(?i)\bcodes?\b|\biso\b|\balpha-?[23]\b", description) is not None
-        return random.choice(_COUNTRY_CODES if by_code else _COUNTRIES)
+        by_name = parameter.endswith("name") or (description != "" and not by_code)
+        return random.choice([*_COUNTRIES * (not by_code), *_COUNTRY_CODES * (not by_name)])
     for text in (parameter, description.lower()):
         for hint, make in _HINTS:
             if re.search(hint, text):

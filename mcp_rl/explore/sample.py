@@ -267,7 +267,7 @@ class Sampler:
         examples = plausible.quoted_examples(description)
         special = meant(parameter, description, self._about, random)
         hinted = special or plausible.hinted(parameter, description, random)
-        only = special or plausible.is_date(parameter, description)
+        only = special or plausible.is_narrow(parameter, description)
         sources = {"word": 0.3, "sentence": 0.1} if only else {"word": 1.0, "sentence": 1.0}
         if examples:
             sources["example"] = 2.0
