@@ -81,6 +81,15 @@ def shows_empty_list(text: str) -> bool:
     return bool(held) and not any(held)
 
 
+def shows_empty_overview(text: str) -> bool:
+    """Return whether a JSON object holds an empty list, none with anything in it, and deeper inside no list of objects:
+    the settings and counts of a server that has no things yet."""
+    if (value := object_in(text)) is None:
+        return False
+    lists = [inner for inner in value.values() if isinstance(inner, list)]
+    return bool(lists) and not any(lists) and re.search(r"\[\s*\{", text) is None
+
+
 def _is_hollow(text: str, arguments: Mapping[str, Any]) -> bool:
     """Return whether a JSON result has an empty list or object, and otherwise only zeros, nulls, empty texts, and what
     was asked for: the call's arguments, and dates."""

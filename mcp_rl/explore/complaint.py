@@ -21,7 +21,15 @@ _NOTHING = re.compile(
     r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
     r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available|match(?:es|ed|ing)?)\b"
 )
-_FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^invalid")
+_NOTHING_ELSEWHERE = re.compile(
+    r"(?i)\bkeine? (?:treffer|ergebnisse?|(?:\w{1,30} ){1,3}gefunden)\b|\bkeine? solche[nrs]?\b|"
+    r"\baucune? (?:résultat|\w{1,30} trouvée?)|\b(?:sin|ningún) resultados?\b|\bnessun risultato\b|"
+    r"\bnenhum resultado\b|ничего не найдено|没有结果|沒有結果|該当なし|結果なし|결과 없음"
+)
+"""The same in other languages: "Keine Treffer"."""
+_FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _-]?found|^no[ _-]?(?:match|result)|^invalid")
+_FOUND = ("found", "matched")
+"""Keys under which `false` says that nothing was found."""
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
 _READ = 20_000
 """Number of characters of a result that are searched."""
@@ -73,13 +81,20 @@ answer."""
 def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bool:
     """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status or
     an error. With the call's `arguments`, a text that refuses one of them counts as well."""
-    if _NOTHING.search(text[:300]) or _ERROR_FIRST.search(text) or _SYSTEM_ERROR.search(text[:_READ]):
+    begins = text[:300]
+    if (
+        _NOTHING.search(begins)
+        or _NOTHING_ELSEWHERE.search(begins)
+        or _ERROR_FIRST.search(text)
+        or _SYSTEM_ERROR.search(text[:_READ])
+    ):
         return True
     if (value := object_in(text)) is None:
         return bool(arguments) and _refuses(text, arguments or {})
     status = value.get("status")
     failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
-    return failed or value.get("success") is False or value.get("ok") is False or bool(error_in(value))
+    denied = any(value.get(key) is False for key in ("success", "ok", *_FOUND))
+    return failed or denied or bool(error_in(value))
 
 
 def error_in(value: Mapping[str, Any]) -> Any:

@@ -24,6 +24,12 @@ _VERBS = "sees,likes,finds,paints,carries,follows,remembers".split(",")
 _OBJECTS = "a red door,the blue boat,two green apples,an open book,the last bus,a warm coat,some music".split(",")
 _FEW = 6
 """Words of a description that may name just two choices: "read or write"."""
+_COUNTRY = re.compile(r"(?:\w+ )?country(?: name)?")
+_COUNTRIES = "Norway Peru Japan Kenya Canada France Germany Brazil India Egypt".split()
+_COUNTRY_CODES = "NO PE JP KE CA FR DE BR IN EG".split()
+_PARTS = {r"\byear$|^year of\b": (2015, 2030), r"\bmonth$": (1, 12), r"\bhour$": (0, 23), r"\bminute$": (0, 59)}
+"""The least and the largest value of parts of dates and times, by what a parameter's name ends in."""
+_DATE_FORM = re.compile(r"(?i)\byyyy-mm-dd\b(?![t ]hh)")
 _PATTERNS = ("*.txt", "*.md", "*.json", "*.py", "*", "**/*", "**/*.txt", "*.csv")
 _ZONES = sorted(zone for zone in zoneinfo.available_timezones() if re.fullmatch(r"[A-Z]\w+/[A-Z]\w+", zone)) or ["UTC"]
 
@@ -143,6 +149,23 @@ def counts_something(parameter: str) -> bool:
     )
 
 
+def clock_or_calendar(parameter: str) -> tuple[int, int] | None:
+    """Return the least and the largest value of a number that is a part of a date or a time, such as "start year";
+    None for any other."""
+    if re.search(r"\bper\b|\bof months?$", parameter):
+        return None
+    return next((bounds for part, bounds in _PARTS.items() if re.search(part, parameter)), None)
+
+
+def is_narrow(parameter: str, description: str) -> bool:
+    """Return whether a text of this name takes a date or a country, and no other word."""
+    return (
+        _COUNTRY.fullmatch(parameter) is not None
+        or re.search(r"\bdate$", parameter) is not None
+        or _DATE_FORM.search(description) is not None
+    )
+
+
 def of_format(name: str, random: random.Random) -> str | None:
     """Return a string of a JSON Schema `format`, or None for an unknown format."""
     make = _FORMATS.get(name)
@@ -151,6 +174,10 @@ def of_format(name: str, random: random.Random) -> str | None:
 
 def hinted(parameter: str, description: str, random: random.Random) -> str | None:
     """Return a string that the parameter's name or else its description suggests, or None."""
+    if _COUNTRY.fullmatch(parameter):
+        by_code = re.search(r"(?i)\bcodes?\b|\biso\b|\balpha-?[23]\b", description) is not None
+        by_name = parameter.endswith("name") or (description != "" and not by_code)
+        return random.choice([*_COUNTRIES * (not by_code), *_COUNTRY_CODES * (not by_name)])
     for text in (parameter, description.lower()):
         for hint, make in _HINTS:
             if re.search(hint, text):

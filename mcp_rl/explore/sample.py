@@ -161,6 +161,9 @@ class Sampler:
             lowest = {"minimum", "exclusiveMinimum"} & schema.keys()
             starts_at_one = counts and not lowest and _bounds(schema)[1] >= 1
             bounds = {**schema, "minimum": 1} if starts_at_one else schema
+            part = plausible.clock_or_calendar(parameter_of(slot))
+            if part is not None and _bounds(schema) == (-math.inf, math.inf):
+                bounds = {**schema, "minimum": part[0], "maximum": part[1]}
             hinted = self._pool.bounds(slot)
             if hinted.low > _bounds(bounds)[0]:
                 bounds = {**bounds, "minimum": hinted.low}
@@ -264,7 +267,8 @@ class Sampler:
         examples = plausible.quoted_examples(description)
         special = meant(parameter, description, self._about, random)
         hinted = special or plausible.hinted(parameter, description, random)
-        sources = {"word": 0.3, "sentence": 0.1} if special else {"word": 1.0, "sentence": 1.0}
+        only = special or plausible.is_narrow(parameter, description)
+        sources = {"word": 0.3, "sentence": 0.1} if only else {"word": 1.0, "sentence": 1.0}
         if examples:
             sources["example"] = 2.0
         if hinted is not None:

@@ -3,7 +3,8 @@
 KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
 cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
 what it keeps instead: nothing, nothing with a slow first call (lazy), nothing that a name tells (sums), logs, random
-answers, coins (short random answers), a switch, a count of its own calls, files named .sht (sheets).
+answers, coins (short random answers), a switch, a count of its own calls, files named .sht (sheets), notes in memory
+with an overview beside their list (overview).
 """
 
 import json
@@ -34,6 +35,7 @@ TOOLS = {
     "coins": [tool("get_length", "text"), *(tool(f"flip_coin_{number}") for number in range(24))],
     "switch": [tool("get_length", "text"), tool("toggle_lamp")],
     "counting": [tool("get_length", "text", readOnlyHint=True), tool("get_turn", readOnlyHint=True)],
+    "overview": [*NOTES[:1], tool("get_overview"), *NOTES[2:]],
     "refusing": [tool("get_length", "text"), tool("update_secret", "password")],
 }
 
@@ -159,6 +161,9 @@ def call(name, arguments):
     notes = store.read()
     if name == "count_notes":
         return str(len(notes))
+    if name == "get_overview":
+        rights = {"write": True, "network": False, "can_be_given": ["network"]}
+        return json.dumps({"owner": "User", "place": None, "rights": rights, "notes": notes, "count": len(notes)})
     if name == "list_notes":
         return json.dumps(notes)
     if name == "add_note":

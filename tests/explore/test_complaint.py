@@ -18,6 +18,13 @@ from mcp_rl.explore.values_seen import ValuePool
         ('{"错误": "文件不存在"}', {}),
         ('{"error_message": "no key"}', {}),
         ("Fehler: der Ordner fehlt", {}),
+        ("Keine Treffer fuer: ember", {}),
+        ("Keine passenden Ids gefunden - nichts geaendert.", {}),
+        ("#11 - kein solcher Eintrag.", {}),
+        ("Aucun livre trouvé", {}),
+        ('{"status": "no_match", "query": "ember", "dataset": {"rows": 53}}', {"query": "ember"}),
+        ('{"found": false, "word": "ember", "version": 2}', {"word": "ember"}),
+        ('{"matched": false, "dataset": {"rows": 53}}', {}),
         ("not a folder: /srv/data/a quiet child", {"path": "a quiet child"}),
         ("not a valid sheet name: 'x'", {"sheet": "x"}),
         ("Unknown unit 'furlong'. Try metre.", {"unit": "furlong"}),
@@ -47,6 +54,8 @@ def test_complaints_are_failures(text: str, arguments: dict[str, Any]) -> None:
         ("Harbor\nHarbor is not a file\n1\n2\n3", {"title": "Harbor"}),
         ('{"mean": 3.5, "fel": 0.2}', {}),
         ('{"errors": ["line 3"], "valid": false}', {}),
+        ("Keine Sorge: drei Bücher wurden gefunden.", {}),
+        ('{"status": "matched", "matches": 3}', {}),
     ],
 )
 def test_answers_about_an_argument_are_no_complaints(text: str, arguments: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from mcp_rl.config import ToolsConfig
+from mcp_rl.explore.answer import shows_empty_overview
 from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
 from mcp_rl.explore.known_server import known_server
@@ -145,6 +146,15 @@ def test_an_empty_server_is_filled_once_and_every_episode_begins_in_that_world(t
     assert anyio.run(episodes) == [json.dumps(titles)] * 3
     assert not list(tmp_path.glob("notes*"))
     assert len(anyio.run(_explored, server)) == 20
+
+
+def test_an_overview_of_settings_and_empty_lists_hides_no_empty_server(tmp_path: Path) -> None:
+    server = measured(server_of("overview", tmp_path))
+    assert server.measured is not None and server.measured.began_empty and "get_overview" in server.measured.shown_by
+    assert len(server.measured.setup) >= 5
+    assert shows_empty_overview('{"notes": [], "rights": {"given": ["read"]}}')
+    for full in ('{"notes": [], "tags": ["home"]}', '{"notes": [], "by": {"ada": [{"id": 1}]}}', '{"rights": {}}'):
+        assert not shows_empty_overview(full)
 
 
 def test_files_of_a_kind_that_errors_name_fill_an_empty_folder(tmp_path: Path) -> None:

@@ -351,3 +351,37 @@ def test_a_parameter_that_takes_one_value_with_several_tools_is_constant_until_a
 )
 def test_choices_that_a_description_lists_are_found(description: str, choices: list[str]) -> None:
     assert listed(description) == choices
+
+
+def test_years_and_dates_are_those_of_a_calendar() -> None:
+    text, integer = {"type": "string"}, {"type": "integer"}
+    properties = {
+        "year": integer,
+        "startMonth": integer,
+        "end_date": text,
+        "day": {**text, "description": "The day (YYYY-MM-DD)."},
+    }
+    found = draws({"type": "object", "properties": properties, "required": list(properties)}, times=100)
+    assert all(2015 <= one["year"] <= 2030 and 1 <= one["startMonth"] <= 12 for one in found)
+    for name in ("end_date", "day"):
+        dates = [one[name] for one in found if re.fullmatch(r"\d{4}-\d\d-\d\d", one[name])]
+        assert len(dates) > 85
+    assert any(year < 2015 for year in values({"type": "integer", "minimum": 1900, "maximum": 1950}))
+    bounded = {"year": {"type": "integer", "minimum": 1900, "maximum": 1950}}
+    assert all(1900 <= one["year"] <= 1950 for one in draws({"properties": bounded, "required": ["year"]}))
+    low = {"year": {"type": "integer", "maximum": 1950}, "years": {"type": "integer"}}
+    assert len(draws({"properties": low, "required": list(low)})) == 30
+
+
+def test_a_country_is_given_by_its_name_or_its_code_as_its_description_says() -> None:
+    code = {"type": "string", "description": "ISO 3166-1 alpha-2 code of the country."}
+    name = {"type": "string", "description": "Where the client lives."}
+    properties = {"country": {"type": "string"}, "home_country": code, "other_country": name}
+    found = draws({"type": "object", "properties": properties, "required": list(properties)}, times=100)
+
+    def shares(parameter: str) -> tuple[int, int]:
+        names = sum(one[parameter] in ("Norway", "Peru", "Japan", "Kenya", "Canada", "France") for one in found)
+        return names, sum(re.fullmatch("[A-Z]{2}", one[parameter]) is not None for one in found)
+
+    (names, codes), (no_names, only_codes), (only_names, no_codes) = map(shares, properties)
+    assert min(names, codes) > 10 and min(only_names, only_codes) > 25 and no_names == no_codes == 0

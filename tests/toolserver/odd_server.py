@@ -72,6 +72,9 @@ def main() -> None:
     if MODE == "dies-at-start":
         print("first line\nthe database is not there", file=sys.stderr)
         sys.exit(1)
+    if MODE == "over-http":
+        print("INFO:     Uvicorn running on http://0.0.0.0:8123 (Press CTRL+C to quit)", file=sys.stderr, flush=True)
+        time.sleep(1000)
     if MODE == "mute":
         time.sleep(1000)
     if MODE == "stubborn":

@@ -115,6 +115,14 @@ async def test_a_network_server_that_never_listens_is_ended(started):
     assert not started()
 
 
+async def test_a_server_that_listens_instead_of_talking_over_stdio_is_told_apart():
+    with pytest.raises(
+        ServerError, match=r"within \d+ s\. It listens at an address.*--server http://127.0.0.1:8123/mcp"
+    ):
+        async with connect(odd("over-http"), deadlines=Deadlines(initialize=3), name="odd"):
+            pass
+
+
 async def test_a_server_that_never_answers_is_an_error_in_time(started):
     began = time.monotonic()
     with pytest.raises(ServerError, match=r"mute did not answer within 0.5 s"):

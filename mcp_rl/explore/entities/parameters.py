@@ -26,7 +26,7 @@ _LIMIT = re.compile(
 )
 _LENGTH = re.compile(r"\b(?:length|char(?:acter)?s|bytes|tokens|depth|width|height|age)$")
 _PLACE = re.compile(
-    r"\b(?:path|dir|directory|folder|root|repo|repository|workspace|cwd|file|filename|source|destination)\b"
+    r"\b(?:path|dir|directory|folder|root|repo|repository|workspace|cwd|file|filename|filepath|source|destination)\b"
 )
 _FOLDER = re.compile(r"(?:^|.* )(?:path|dir|directory|folder|root)$")
 _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|pattern|text|q|contains|match|phrase|filter)\b")

@@ -33,6 +33,10 @@ _PASSING = re.compile(
 """Fields of the machine, the process or the call, and not of what the server holds."""
 _MACHINE = re.compile(r"\b(?:env|environment|variables|system|os|process|runtime|machine|hardware|host)\b")
 """Words in the names of tools that tell of the machine alone."""
+_MOMENT = re.compile(
+    r"\b(?:now|today|(?:current|todays?) (?:\w+ )?(?:date|datetime|day|week|month|year|time|timestamp))\b"
+)
+"""Words in the names of tools that tell of the moment: what they say is true until midnight at most."""
 _PLACE = re.compile(r"(?:[/~]|[A-Za-z]:\\|file:).*", re.DOTALL)
 """A place on the machine."""
 _STATISTICS = frozenset("stats statistics settings totals counts metrics limits defaults options".split())  # noqa: SIM905
@@ -69,6 +73,7 @@ def _told(things: Things, answers: Sequence[Answered]) -> _Told:
         if (
             answer.arguments
             or _MACHINE.search(words_of(one.tool))
+            or _MOMENT.search(words_of(one.tool))
             or (one.call in listing and not one.titled and _lists(one.tool))
         ):
             continue

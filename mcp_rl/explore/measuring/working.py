@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.explore.answer import call_key, says_nothing, shows_empty_list
+from mcp_rl.explore.answer import call_key, says_nothing, shows_empty_list, shows_empty_overview
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_setup, observe_start
 from mcp_rl.explore.measuring.seen import Seen
@@ -77,7 +77,7 @@ class WorkingCalls:
         self._until = time.monotonic() + _ALL_SECONDS
         await self._find(link, self.readers)
         calls = [*self.in_order, *self._hollow.values()]
-        self.showed = {seen.tool for seen in calls if not _says_empty(*seen.answer)}
+        self.showed = _that_show_something(calls)
         await self._try_statements(link)
         await self._find(link, self.gentle)
         for _ in range(_PASSES):  # what was made by now may be what other tools need
@@ -228,6 +228,16 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str | int | float]
             yield from _leaves(inner, key)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield key, value
+
+
+def _that_show_something(calls: Iterable[Seen]) -> set[str]:
+    """Return the tools that show something. Where one that takes no arguments lists nothing, an overview that holds
+    settings, zeros and empty lists shows nothing either."""
+    plain = {seen.tool for seen in calls if not seen.arguments and not seen.is_error}
+    showing = [seen for seen in calls if not _says_empty(*seen.answer)]
+    if not plain - {seen.tool for seen in showing}:
+        return {seen.tool for seen in showing}
+    return {seen.tool for seen in showing if seen.tool not in plain or not shows_empty_overview(seen.text)}
 
 
 def _says_empty(is_error: bool, text: str) -> bool:

@@ -43,6 +43,13 @@ _MOST_THINGS = 400
 """ChosenThings of a kind that are looked at for values."""
 _BY_ADDRESS = 0.4
 """Probability that a thing with a page of its own is named by the address of that."""
+_NO_NOUNS = frozenset(
+    "missing pending existing remaining matching failing upcoming following related failed skipped completed removed "  # noqa: SIM905
+    "added changed modified updated deleted created recommended suggested supported unsupported available unavailable "
+    "similar recent valid invalid unused used unread closed active inactive overdue done missed archived blocked other "
+    "more rest best worst staged unstaged untracked".split()
+)
+"""Words by which lists are called, but not the things in them: nobody asks for "the missing called 'Sound'"."""
 _SECOND, _ALL = 0.3, 0.35
 """Probability of a second condition, and of no condition where none is needed."""
 _ANY = 0.3
@@ -93,7 +100,8 @@ class ProgramDrawer:
 
     def _speakable(self, kind: str) -> bool:
         noun = self._english.noun(kind)
-        return all(part.isalpha() and part.islower() for part in noun.split()) and len(noun) > 1
+        plain = all(part.isalpha() and part.islower() for part in noun.split()) and len(noun) > 1
+        return plain and noun.split()[-1] not in _NO_NOUNS
 
     def _sorted(self, kind: str) -> _Fields:
         english, things = self._english, self._things[kind]

@@ -11,6 +11,7 @@ from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.answers import normalised
 from mcp_rl.scenarios.goals.program import ChosenThings, FieldOf
 from mcp_rl.scenarios.goals.values import shown
+from mcp_rl.scenarios.goals.words import PEOPLE
 
 if TYPE_CHECKING:
     import random
@@ -68,6 +69,8 @@ def is_asked(english: English, one: Entity, name: str) -> bool:
     field, words = english.about(one.kind, name), english.words(one.kind, name)
     if field.kind in ("flag", "prose") or not english.usable(one.kind, name) or _is_common(one.facts[name].value):
         return False
+    if words == f"parent {english.noun(one.kind)}":  # the version of the version: it tells no more than its kind
+        return False
     whole = len(words.split()) >= _FEWEST_WORDS or _COUNTED.fullmatch(words_of(name)) is not None
     return whole or belonging(english, one.kind, name) != ""
 
@@ -98,6 +101,8 @@ def single_forms(english: English, kind: str, name: str) -> list[str]:
             inside = f"does {place.removeprefix('of ')} have" if place.startswith("of ") else "are there"
             return [f"How many {words} {inside} in all?", f"What is the number of {words}{at}?"]
     be = "are" if is_plural(words) else "is"
+    if words.split()[-1] in PEOPLE and be == "is":
+        return [f"Who is the {words}{at}?", f"Tell me the {words}{at}."]
     return [
         f"What {be} the {words}{at}{unit}?",
         f"Tell me the {words}{at}{unit}.",

@@ -34,6 +34,8 @@ _SCHEMA_WORDS = frozenset(
     "str int obj relation relations".split()
 )
 """Words that only programs use for a field."""
+_LANGUAGES = frozenset("en de fr es ja zh ko pt ru ar hi tr nl pl sv da fi cs uk".split())  # noqa: SIM905
+"""Codes of languages at the end of a field's name, which nobody says: "the title ja"."""
 _LABELS = ("tag", "label", "keyword", "topic", "category", "genre")
 _CONTENTS = ("text", "content", "contents", "body", "message", "description", "summary", "lyrics", "story")
 _PLACES = ("folder", "directory", "parent", "parent folder", "list", "project", "board", "section", "album", "playlist")
@@ -45,7 +47,7 @@ _ADJECTIVES = (
 PEOPLE = frozenset(
     "owner author creator manager leader lead assignee employer maker visitor user teacher artist writer editor "  # noqa: SIM905
     "reviewer sender recipient customer spouse person member employee colleague friend boss client student patient "
-    "contact player doctor engineer guest driver keeper passenger attendee reporter child parent tutor".split()
+    "contact player doctor engineer guest driver keeper passenger attendee reporter child parent tutor founder".split()
 )
 """Nouns for people, whose questions use "who"."""
 _GROUPS = ("category", "department", "group", "class", "section", "genre", "region", "country", "town")
@@ -173,7 +175,7 @@ class English:
 
     def _has_words(self, kind: str, name: str) -> bool:
         words = self.words(kind, name).lower().split()
-        if words and (words[-1] in _NO_NOUNS or words_of(name).split(" ")[-1] in ("url", "uri", "href")):
+        if words and (words[-1] in _NO_NOUNS | _LANGUAGES or words_of(name).split(" ")[-1] in ("url", "uri", "href")):
             return False  # an address is where a thing is read, and nothing of it
         if words and words[-1] == "path" and name not in self._names[kind][:1]:
             return False  # its name says enough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _NO_LOGIN = "HTTP status 401"
+_LISTENS = re.compile(r"(?i)\b(?:running|listening|started|serving)\b.{0,40}http://[\w.\-\[\]:]{1,60}?:(\d{2,5})\b")
+"""A line of a server that listens at an address, such as uvicorn's."""
 
 
 def in_words(error: BaseException | None) -> str:
@@ -35,6 +38,18 @@ def first_cause(error: BaseException | None) -> BaseException | None:
     return error
 
 
+def _over_http(log: ProcessLog) -> str:
+    """Return a sentence for a server that wrote that it listens at an address instead of reading its input."""
+    found = _LISTENS.search(log.tail(30, 4000))
+    if found is None:
+        return ""
+    address = f"http://127.0.0.1:{found[1]}/mcp"
+    return (
+        f" It listens at an address instead of talking over stdio: start it yourself and give --server {address}, or"
+        " its stdio option if it has one."
+    )
+
+
 def unusable(
     server: str, params: OneServer, steps: Steps, problem: BaseException | None, log: ProcessLog, url: str
 ) -> ServerError:
@@ -47,7 +62,8 @@ def unusable(
         return cause
     if steps.scope.cancelled_caught:
         missed = "answer" if steps.name == "initialize" else "list its tools"
-        return ServerError(f"{server} did not {missed} within {steps.seconds:g} s.{last_lines(log)}")
+        advice = _over_http(log) if isinstance(params, StdioServer) else ""
+        return ServerError(f"{server} did not {missed} within {steps.seconds:g} s.{advice}{last_lines(log)}")
     if isinstance(params, StdioServer):
         if isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED:
             return exited(server, log, params)

@@ -191,6 +191,12 @@ def test_a_bold_name_ends_where_its_stars_end() -> None:
     assert [record["description"] for record in found.records] == ["Normal, 0 power", "Ground (60 BP)", "sleeps"]
 
 
+def test_a_name_in_ticks_is_the_name_without_them() -> None:
+    text = "### Laws (2)\n- `gdpr`: A law of 2016 (99 articles)\n- `ai_act`: A law of 2024 (113 articles)\n"
+    found = read_as("list", text)
+    assert [one["name"] for one in found[0].records] == ["gdpr", "ai_act"]
+
+
 def test_a_line_of_a_name_and_a_value_is_no_title_of_a_list() -> None:
     text = "## Results (2 found)\n\n**Filter:** speed between 0-999\n\n- **Ada** (9)\n- **Omar** (7)\n"
     (found,) = read_as("list", text)

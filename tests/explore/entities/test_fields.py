@@ -7,6 +7,7 @@ import pytest
 from mcp_rl.explore.entities.abbreviations import is_unclear, words_used
 from mcp_rl.explore.entities.fields import described, words_for_relation
 from mcp_rl.explore.entities.nouns import noun_in, noun_of_tool, plural, singular, with_article
+from mcp_rl.explore.entities.parameters import openings
 from mcp_rl.toolserver.tools.listing import Tool
 
 
@@ -86,3 +87,10 @@ def test_names_say_what_things_are() -> None:
         "a note",
         "an entry",
     ]
+
+
+@pytest.mark.parametrize("name", ["filepath", "file_path", "filename", "path"])
+def test_a_parameter_for_a_file_gets_the_paths_of_the_server(name: str) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+    tool = Tool(name="read_sheet", description="Read a sheet.", input_schema=schema)
+    assert list(openings(tool, ["/home/ada/plan.xls"])) == [{name: "/home/ada/plan.xls"}]

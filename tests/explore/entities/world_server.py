@@ -87,11 +87,14 @@ def club(name: str, given: dict[str, Any]) -> object:
     """Tell of itself: in an outline, in a record, in another that contradicts this one, and of knots in phrases."""
     if name == "club_settings":
         return SETTINGS
+    if name == "get_current_date":
+        return {"date": "the third of May", "weekday": "Friday", "week": 18}
     if name == "get_env":
         return {"SHELL": "/bin/sh", "EDITOR": "ed"}
     if name == "get_knot":
         return "- **Bowline**: holds a boat by a ring\n- **Clove hitch**: ties a rope to a pole\n- **Eight**: ends it"
     about = {
+        "club": "Skiff",
         "founder": "Berta Lund",
         "founding_place": "Odense",
         "root": "/srv/club",
@@ -122,6 +125,7 @@ WORLDS = {
         tool("club_info", "About the club.", READ_ONLY),
         tool("read_club", "More about the club.", READ_ONLY),
         tool("get_env", "The environment.", READ_ONLY),
+        tool("get_current_date", "The day of today.", READ_ONLY),
         tool("get_knot", "What each knot is good for.", READ_ONLY),
     ]),
     "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),

@@ -347,6 +347,18 @@ def test_numbers_that_only_name_things_are_not_compared() -> None:
     assert not any(drawer.draw(outcome) for outcome in ("gap", "extreme", "total") for _ in range(20))
 
 
+def test_nobody_speaks_of_a_missing_or_of_the_title_ja() -> None:
+    kinds = {**WORLD.kinds, "missing": WORLD.kinds["note"].model_copy(update={"name": "missing"})}
+    things = [one.model_copy(update={"kind": "missing"}) for one in WORLD.entities if one.kind == "note"]
+    fields = WORLD.kinds["note"].fields | {"title_ja": EntityField(name="title_ja", words="title ja", kind="text")}
+    kinds["note"] = WORLD.kinds["note"].model_copy(update={"fields": fields})
+    world = WORLD.model_copy(update={"kinds": kinds, "entities": (*WORLD.entities, *things)})
+    english = English(world, random.Random(1))
+    assert "note" in ProgramDrawer(english, random.Random(1)).kinds
+    assert "missing" not in ProgramDrawer(english, random.Random(1)).kinds
+    assert english.usable("note", "title") and not english.usable("note", "title_ja")
+
+
 def test_people_are_spoken_of_as_people() -> None:
     english = English(WORLD, random.Random(1))
     said = {english.things(ChosenThings("person", (Condition("city", "holds", "Li"),))) for _ in range(20)}

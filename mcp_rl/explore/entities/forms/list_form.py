@@ -111,12 +111,12 @@ def _entry(text: str) -> Record:
         if first is not None:
             put(record, *first)
         else:
-            record.setdefault("name", parts[0].strip("* "))
+            record.setdefault("name", parts[0].strip("*` "))
         return record
     if (found := _TAILED.fullmatch(text)) is not None and "://" not in found[1]:
         value = value_of(found[2])
         if value is not None:
-            return record | {"name": found[1].strip(), "description" if isinstance(value, str) else "value": value}
+            return record | {"name": found[1].strip("*` "), "description" if isinstance(value, str) else "value": value}
     return record | ({"name": text.strip("*` ")} if len(text) <= LONGEST_VALUE else {})
 
 
