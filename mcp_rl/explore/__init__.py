@@ -10,5 +10,6 @@ and its `parts` are the values inside a JSON result that a request can ask for. 
 differently, or too slowly, are found unfit. `explorable` decides which tools may be called at all; `words` turns
 identifiers into words; `tally` counts calls and finds while they are made.
 
-`mcp_rl.scenarios` makes tasks of the outcomes. `check/` uses the same samplers for `mcp-rl servers check`.
+`mcp_rl.scenarios` makes tasks of the outcomes. `check/` uses the same samplers for `mcp-rl servers check`; `measuring/`
+finds out where a server keeps what its calls change.
 """

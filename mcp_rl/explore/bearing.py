@@ -1,6 +1,6 @@
 """Guess a tool's effect on the state, by its annotations and the first words of its name.
 
-These are hints: what calls really leave behind is measured (`measure.py`).
+These are hints: what calls really leave behind is measured (`measuring/`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from mcp_rl.config import Isolation
 from mcp_rl.errors import ServerFault
-from mcp_rl.explore.measure import measure_state
+from mcp_rl.explore.measuring.measure import measure_state
 from mcp_rl.scenario import ServerGroup
 from mcp_rl.system.durable import write_atomically
 from mcp_rl.system.measured import cache_folder

@@ -13,8 +13,12 @@ import random
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mcp_rl.explore.words import words_of
+
+if TYPE_CHECKING:
+    from mcp_rl.toolserver.tools.listing import Tool
 
 _PEOPLE = "Ada Alan Grace Linus Maria Noah Olga Pablo Rosa Samir Tara Yuki".split()
 _CITIES = "Paris Oslo Lima Tokyo Cairo Boston Madrid Sydney Nairobi Toronto Berlin Seoul".split()
@@ -233,6 +237,15 @@ def sql_meaning(tool: str, parameter: str, description: str) -> str | None:
     if re.search(r"\binsert\b|\bupdate\b|\bdelete\b|write|execute.?(?:update|write)", text):
         return "any" if re.search(r"\bselect\b", description.lower()) and "insert" in text else "change"
     return "select" if re.search(r"select|read", text) else "any"
+
+
+def sql_parameter(tool: Tool) -> tuple[str, str] | None:
+    """Return the parameter of a tool that takes SQL, and what kind of statement; None if it takes none."""
+    for name, schema in (tool.input_schema.get("properties") or {}).items():
+        described = schema.get("description", "") if isinstance(schema, dict) else ""
+        if kind := sql_meaning(tool.name, words_of(name), f"{described} {tool.description[:300]}"):
+            return name, kind
+    return None
 
 
 def fill_statements(world: World) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Findings about a server's state: where calls leave traces, and the calls that fill its world.
 
-`explore/measure.py` measures them; they are kept with a run and in the user's cache.
+`explore/measuring/measure.py` measures them; they are kept with a run and in the user's cache.
 """
 
 from __future__ import annotations

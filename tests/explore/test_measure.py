@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from mcp_rl.config import ToolsConfig
-from mcp_rl.explore import measure
 from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
 from mcp_rl.explore.known_server import known_server
-from mcp_rl.explore.measure import Seen, _Run
+from mcp_rl.explore.measuring import calls
+from mcp_rl.explore.measuring.seen import ComparedRun, Seen
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
@@ -79,7 +79,7 @@ def test_where_a_state_is_kept_is_measured_and_no_file_of_the_user_changes(
 
 
 def test_a_server_may_load_what_it_needs_at_its_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_DEADLINE", 0.3)
+    monkeypatch.setattr(calls, "_DEADLINE", 0.3)
     found = measured(server_of("lazy", tmp_path)).measured
     assert found is not None and found.unfit == () and found.call_seconds < 0.3
 
@@ -253,8 +253,8 @@ def test_a_tool_that_no_model_gets_is_never_called(tmp_path: Path) -> None:
 
 
 def test_what_two_processes_answered_alike_in_one_second_is_no_state_if_a_third_one_differs() -> None:
-    def run(second: str, kept: str) -> _Run:
-        return _Run({"show": (False, kept)}, {"commit": (False, second)}, {}, {})
+    def run(second: str, kept: str) -> ComparedRun:
+        return ComparedRun({"show": (False, kept)}, {"commit": (False, second)}, {}, {})
 
     first, fresh, later = run("12:00:00", "a"), run("12:00:00", "a"), run("12:00:02", "a")
     assert not first.agrees(run("12:00:01", "a"), fresh)

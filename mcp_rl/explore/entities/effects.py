@@ -24,7 +24,7 @@ from mcp_rl.explore.entities.parameters import ToolParameter, likeness, paramete
 from mcp_rl.explore.entities.statements import filled, row_effects
 from mcp_rl.explore.entities.world_model import ArgumentSlot, Effect
 from mcp_rl.explore.fitting import fitted_samplers
-from mcp_rl.explore.measure import sql_parameter
+from mcp_rl.explore.world import sql_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

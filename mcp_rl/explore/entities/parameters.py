@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.nouns import common, singular
-from mcp_rl.explore.measure import sql_parameter
 from mcp_rl.explore.plausible import quoted_examples, takes_address
 from mcp_rl.explore.words import words_of
+from mcp_rl.explore.world import sql_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

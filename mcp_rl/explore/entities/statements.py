@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.world_model import Effect
-from mcp_rl.explore.measure import sql_parameter
+from mcp_rl.explore.world import sql_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -26,8 +26,8 @@ from mcp_rl.explore.entities.parameters import (
 from mcp_rl.explore.entities.sightings import Reader
 from mcp_rl.explore.entities.things import Subjects, Things
 from mcp_rl.explore.entities.world_model import ArgumentSlot
-from mcp_rl.explore.measure import sql_parameter
 from mcp_rl.explore.words import words_of
+from mcp_rl.explore.world import sql_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,19 +16,12 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mcp_rl.scenario import GoalProof, Level, ToolCall
+from mcp_rl.scenarios.goals.balance import best_guesses, guess_group, unguessable
 from mcp_rl.scenarios.goals.lookups import states
 from mcp_rl.scenarios.goals.program import Condition, Evaluated, Unanswerable
-from mcp_rl.scenarios.goals.question import (
-    GoalQuestion,
-    Questions,
-    answer_text,
-    best_guesses,
-    choice_of,
-    guess_group,
-    say_otherwise,
-    unguessable,
-    verifier_of,
-)
+from mcp_rl.scenarios.goals.question import GoalQuestion, choice_of
+from mcp_rl.scenarios.goals.questions import Questions
+from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
 from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, results_hash
 from mcp_rl.scenarios.goals.words import is_address
 

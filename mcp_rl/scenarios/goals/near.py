@@ -24,14 +24,14 @@ from mcp_rl.scenarios.goals.program import (
     evaluate,
     identity,
 )
-from mcp_rl.scenarios.goals.question import answer_text
+from mcp_rl.scenarios.goals.right_answer import answer_text
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
     from mcp_rl.explore.entities.world_model import WorldModel
-    from mcp_rl.scenarios.goals.question import Questions
+    from mcp_rl.scenarios.goals.questions import Questions
 
 _OPPOSITE: dict[str, Any] = {"above": "below", "below": "above", "has": "lacks", "lacks": "has"}
 

@@ -20,8 +20,8 @@ from mcp_rl.explore.words import words_of
 from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
 from mcp_rl.scenarios.goals.clocks import clocks_of, shows_clock
 from mcp_rl.scenarios.goals.program import ProgramAnswer
-from mcp_rl.scenarios.goals.question import answer_text, say_otherwise, verifier_of
 from mcp_rl.scenarios.goals.requests import ToolNames
+from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
 from mcp_rl.scenarios.goals.stories import STORIES, Operator, Sum, ToldStory
 from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, results_hash
 from mcp_rl.scenarios.goals.values import shown

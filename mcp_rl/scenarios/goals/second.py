@@ -22,8 +22,10 @@ from mcp_rl.scenarios.goals.changes.calls import with_argument
 from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.near import near_answers
 from mcp_rl.scenarios.goals.program import Program, Unanswerable, View, evaluate
-from mcp_rl.scenarios.goals.question import Questions, given_values, say_otherwise
+from mcp_rl.scenarios.goals.question import given_values
+from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.goals.reading import read_program
+from mcp_rl.scenarios.goals.right_answer import say_otherwise
 from mcp_rl.scenarios.goals.task import accepted, records_of, refutes
 from mcp_rl.scenarios.stage import MOST_CALLS, Played, ProposedCall, Stage
 

@@ -19,7 +19,7 @@ from mcp_rl.explore.parts import parts_of
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_server
 from mcp_rl.scenarios.goals.near import near_answers
-from mcp_rl.scenarios.goals.question import Questions
+from mcp_rl.scenarios.goals.questions import Questions
 
 SCRIPT = Path(__file__).with_name("world_server.py")
 OUTLINE = """Boat Club Settings

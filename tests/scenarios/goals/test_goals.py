@@ -26,6 +26,7 @@ from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.rewards.verifier import check_verifiers
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
+from mcp_rl.scenarios.goals.balance import best_guesses
 from mcp_rl.scenarios.goals.brought import BroughtAbout
 from mcp_rl.scenarios.goals.lookups import Lookups, states
 from mcp_rl.scenarios.goals.near import near_answers
@@ -49,9 +50,10 @@ from mcp_rl.scenarios.goals.program import (
     evaluate,
 )
 from mcp_rl.scenarios.goals.propose import ProgramDrawer, round_limit, threshold
-from mcp_rl.scenarios.goals.question import Questions, answer_text, best_guesses, verifier_of
+from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
+from mcp_rl.scenarios.goals.right_answer import answer_text, verifier_of
 from mcp_rl.scenarios.goals.second import SecondOpinion, SecondSolver, with_opinion
 from mcp_rl.scenarios.goals.task import GoalTask, accepted
 from mcp_rl.scenarios.goals.twice import Twice

@@ -23,7 +23,7 @@ from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import GoalProof, Level, McpScenario, StdioServer, ToolCall, scenario_lines
 from mcp_rl.scenarios.explored import explored_scenarios
-from mcp_rl.scenarios.goals.question import Questions
+from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.split import overlap
 from mcp_rl.toolserver.pool import Sessions
 

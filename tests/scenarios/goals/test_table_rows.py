@@ -36,7 +36,7 @@ from mcp_rl.scenarios.goals.program import (
     View,
     evaluate,
 )
-from mcp_rl.scenarios.goals.question import Questions
+from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.rows.drawer import Rows
