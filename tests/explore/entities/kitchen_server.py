@@ -1,4 +1,4 @@
-"""An MCP server of recipes with numbered steps, and of utensils that several recipes share."""
+"""An MCP server of recipes with numbered steps, of utensils that several recipes share, and of numbered rules."""
 
 import sys
 from pathlib import Path
@@ -17,11 +17,16 @@ WEIGHTS = {"whisk": 80, "ladle": 120, "colander": 310}
 UTENSILS = {
     "Plum Pie": ["whisk"], "Leek Soup": ["ladle", "colander"], "Rye Bread": ["whisk"], "Bean Stew": ["ladle"],
 }  # fmt: skip
+RULES = ["Wash your hands", "Taste twice", "Leave no knife around", "Close the window", "Feed the cat"]
 
 
 def kitchen(name: str, given: dict[str, Any]) -> object:
     if name == "list_recipes":
-        return {"recipes": [{"name": one, "servings": 2 + at} for at, one in enumerate(STEPS)]}
+        courses = [{"id": one, "name": one} for one in ("dessert", "starter", "side", "main")]
+        recipes = [{"name": one, "servings": 2 + at, "course": courses[at]} for at, one in enumerate(STEPS)]
+        return {"recipes": recipes, "paging": {"page": 1}}
+    if name == "house_rules":
+        return {"rules": [{"rule": at, "title": title} for at, title in enumerate(RULES, 1)]}
     if given["recipe"] not in STEPS:
         raise Refused(f"There is no recipe {given['recipe']}.")
     if name == "list_utensils":
@@ -33,6 +38,7 @@ def kitchen(name: str, given: dict[str, Any]) -> object:
 READ_ONLY = {"readOnlyHint": True}
 TOOLS = [
     tool("list_recipes", "List all recipes.", READ_ONLY),
+    tool("house_rules", "Return the rules of the house.", READ_ONLY),
     tool("get_recipe", "Return one recipe with its steps.", READ_ONLY, recipe="string"),
     tool("list_utensils", "List what a recipe needs.", READ_ONLY, recipe="string"),
 ]

@@ -1,6 +1,8 @@
-"""Entries of lists that repeat their names in several things are told apart by the thing that they stand in."""
+"""Entries of lists that repeat their names in several things are told apart by the thing that they stand in, and what
+is numbered is called by its number."""
 
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from mcp_rl.explore.entities.builder import world_of
 from mcp_rl.explore.entities.world_model import WorldModel
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.goals.program import ChosenThings, Condition, FieldOf
+from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.words import English
 from mcp_rl.toolserver.tool_server import ToolServer
@@ -58,3 +61,19 @@ def test_a_request_about_a_step_names_its_recipe(world: WorldModel) -> None:
     asked = {words.of(FieldOf(ChosenThings("step", of_soup), "minutes")) for _ in range(40)}
     assert asked
     assert all(one is not None and "step 2" in one and "'Leek Soup'" in one for one in asked), asked
+
+
+def test_a_field_that_repeats_another_has_no_words(world: WorldModel) -> None:
+    english = English(world, random.Random(1))
+    assert english.words("recipe", "course.id") == "course"
+    assert english.usable("recipe", "course.id")
+    assert not english.usable("recipe", "course.name")
+
+
+def test_things_are_not_chosen_by_a_number_that_is_their_name(world: WorldModel) -> None:
+    assert world.kinds["rule"].key == "rule"
+    names = ["list_recipes", "house_rules", "get_recipe", "list_utensils"]
+    asked = [one.text for one in Questions(world, names, 3).draw({"worked-out": 60, "told": 20})]
+    rules = [text for text in asked if "rule" in text]
+    assert rules
+    assert not any(re.search(r"(?:above|below|more than|less than|higher|lower) \d", text) for text in rules), rules
