@@ -156,8 +156,14 @@ class Walks:
         await anyio.sleep(CLOCK_TICK if drafts else 0)
         again = await self._stage.play_all([self._play(draft.proposal, draft.looks) for draft in drafts])
         for draft, second in zip(drafts, again, strict=True):
-            if not isinstance(second, Unplayable) and (lasting := _lasting(draft, second)) is not None:
+            lasting = None if isinstance(second, Unplayable) else _lasting(draft, second)
+            if lasting is not None and (draft.answer is not None or self._differ_from_before(lasting)):
                 self._add(composer, draft, lasting)
+
+    def _differ_from_before(self, looks: Sequence[tuple[Look, Sequence[str]]]) -> bool:
+        """Return whether the verifier of these looks, with their places of new ids, refuses the initial state."""
+        places = {place for _, found in looks for place in found}
+        return any(self._before[call_key(one.tool, one.arguments)].shows_another(one, places) for one, _ in looks)
 
     def _add(self, composer: Composer, draft: _Draft, looks: Sequence[tuple[Look, Sequence[str]]]) -> None:
         steps = draft.played.steps

@@ -44,3 +44,14 @@ def test_a_server_of_random_ids_gives_tasks_of_every_tool_that_hold(
 
     anyio.run(made)
     assert not (tmp_path / "errands.json").exists()
+
+
+def test_what_changes_nothing_but_random_ids_is_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    launch = StdioServer(command=sys.executable, args=("-S", str(Path(__file__).with_name("parcel_server.py"))))
+    server = ToolServer("post", "", {"stdio": launch}, isolation="per-rollout")
+    recipe = Recipe(12, max_steps=2, unsolvable=0, without_tools=0, levels="spelled")
+    generated = anyio.run(generate_file, server, tmp_path / "tasks.jsonl", GenerateRequest(recipe))
+    changing = [{call.tool for call in one.reference} for one in generated.scenarios if "changes" in one.tags]
+    assert changing
+    assert all("add_parcel" in tools for tools in changing)

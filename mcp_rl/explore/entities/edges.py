@@ -24,7 +24,7 @@ def joining(groups: Mapping[str, Sequence[Sighting]], keys: Mapping[str, str]) -
     found = []
     for noun, key in keys.items():
         records = [record for one in groups[noun] for record in one.records]
-        ends = _ends(records)
+        ends = ends_of(records)
         if ends is None or key not in ends:
             continue
         others = {
@@ -43,7 +43,7 @@ def joining(groups: Mapping[str, Sequence[Sighting]], keys: Mapping[str, str]) -
 
 def add_edges(result: Things, one: Sighting) -> None:
     """Turn records that join two things into a field of the first one: "Ada works_on Orchard"."""
-    ends = _ends(one.records)
+    ends = ends_of(one.records)
     for record in one.records if ends is not None else ():
         start, end = (record.get(name) for name in ends or ())
         noun = result.noun_with(start)
@@ -62,7 +62,7 @@ def add_edges(result: Things, one: Sighting) -> None:
             told.tell(one.tool, [*(before if isinstance(before, list) else [before]), end], one.call)
 
 
-def _ends(records: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+def ends_of(records: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
     """Return the fields that name two things which a record joins, or None."""
     names = {words_of(name): name for name in (records[0] if records else {})}
     return next(((names[a], names[b]) for a, b in _EDGES if a in names and b in names), None)

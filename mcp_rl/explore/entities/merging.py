@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.explore.entities.edges import add_edges, joining
 from mcp_rl.explore.entities.keys import key_of, meant_by_ids
 from mcp_rl.explore.entities.nouns import GENERIC, common, noun_of_tool, singular
-from mcp_rl.explore.entities.table_rows import add_rows, tables_of_things
+from mcp_rl.explore.entities.table_rows import add_rows, lists_in_things, tables_of_things
 from mcp_rl.explore.entities.things import Draft, ListedThings, Things, Told, is_key, single_arguments
 from mcp_rl.explore.words import words_of
 
@@ -39,6 +39,7 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
         if one.several and one.noun and not _is_of_one(one, answers[one.call], subjects):
             groups.setdefault(one.noun, []).append(one)
     tables = tables_of_things(groups, answers, subjects)
+    inside = lists_in_things(groups, answers, subjects)
     meant = meant_by_ids(groups)
     keys = {
         noun: key
@@ -57,6 +58,8 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
     result.drafts = {noun: draft for noun, draft in result.drafts.items() if draft.things}
     for noun, placed in tables.items():
         add_rows(result, noun, placed)
+    for noun, lists in inside.items():
+        add_rows(result, noun, lists.placed, lists.key)
     singles = [one for one in sightings if not one.several]
     result.unclaimed = _unkeyed(result, singles, answers, subjects)
     edges += result.unclaimed
@@ -70,7 +73,7 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
 
 def _is_of_one(one: Sighting, answer: Answered, subjects: Subjects) -> bool:
     """Return whether a list is about one thing of its own noun: the columns that describe a table."""
-    if one.typed or one.tool not in {tool for tool, _ in subjects.slots}:
+    if one.typed or one.titled or one.tool not in {tool for tool, _ in subjects.slots}:
         return False
     about = [value for name, value in single_arguments(answer) if (one.tool, name) in subjects.slots]
     told = {value for record in one.records for value in record.values() if isinstance(value, str)}

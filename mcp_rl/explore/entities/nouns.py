@@ -45,7 +45,10 @@ GENERIC = set(
     "summary overview index catalog children".split()
 )
 """Nouns that say nothing of a thing."""
-_OTHER_NAMES = {"dir": "folder", "directory": "folder", "repo": "repository", "doc": "document", "img": "image"}
+_OTHER_NAMES = {
+    "dir": "folder", "directory": "folder", "repo": "repository", "doc": "document", "img": "image",
+    "knowledge": "knowledge entry",
+}  # fmt: skip
 
 
 def singular(noun: str) -> str:

@@ -1,17 +1,23 @@
-"""Rows of tables that stand on several things, such as pages: each is told apart by its thing and its name."""
+"""Rows of tables and entries of lists that stand in several things, such as pages or recipes: each is told apart by its
+thing and its name."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_rl.explore.entities.keys import PRESENT, UNIQUE, tells_apart
-from mcp_rl.explore.entities.things import Draft, thing_asked_about
+from mcp_rl.explore.entities.edges import ends_of
+from mcp_rl.explore.entities.keys import PRESENT, UNIQUE, key_of, tells_apart
+from mcp_rl.explore.entities.nouns import noun_of_tool
+from mcp_rl.explore.entities.things import Draft, is_key, thing_asked_about
 from mcp_rl.explore.words import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_rl.explore.entities.caller import Answered
+    from mcp_rl.explore.entities.forms.records import Record
     from mcp_rl.explore.entities.sightings import Sighting
     from mcp_rl.explore.entities.things import Key, Subjects, Things
 
@@ -19,6 +25,8 @@ _ENTRY = "entry"
 """The noun of rows whose own noun is taken."""
 _FEWEST_TABLES = 2
 """Fewest things with a table of rows of one noun, for the rows to be told apart by their thing."""
+_SEARCHES = re.compile(r"(?:search|find|query|lookup|match|filter)\b")
+"""Begins the name of a tool whose lists hold the things that it found."""
 
 
 def tables_of_things(
@@ -43,14 +51,59 @@ def tables_of_things(
     return found
 
 
-def add_rows(result: Things, noun: str, placed: Sequence[tuple[Key, Sighting]]) -> None:
+@dataclass(frozen=True)
+class PlacedLists:
+    """Lists of one noun that stand in several things, and tell their entries apart by a name that repeats."""
+
+    key: str
+    placed: tuple[tuple[Key, Sighting], ...]
+    """The lists, each with the key of its thing."""
+
+
+def lists_in_things(
+    groups: dict[str, list[Sighting]], answers: Sequence[Answered], subjects: Subjects
+) -> dict[str, PlacedLists]:
+    """Take out the lists whose names hold only inside one thing, such as the steps of recipes, and return them by their
+    noun: step 2 of one recipe says something else than step 2 of another."""
+    found = {}
+    for noun, group in list(groups.items()):
+        placed = [(thing_asked_about(answers[one.call], subjects), one) for one in group]
+        within = tuple((place, one) for place, one in placed if place is not None)
+        key = key_of(noun, group, subjects, by_id=False)
+        if len(within) == len(group) and key is not None and _repeat(key, noun, within):
+            found[noun] = PlacedLists(key, within)
+            del groups[noun]
+    return found
+
+
+def _repeat(key: str, noun: str, placed: Sequence[tuple[Key, Sighting]]) -> bool:
+    """Return whether a name stands for different entries in different things."""
+    first: dict[Key, tuple[Key, Record]] = {}
+    differs = False
+    for place, one in placed:
+        found = noun_of_tool(one.tool) == noun and _SEARCHES.match(words_of(one.tool)) is not None
+        if found or ends_of(one.records) is not None:  # by a search; the relations of a graph
+            return False
+        for record in one.records:
+            name = record.get(key)
+            if not is_key(name):
+                continue
+            where, known = first.setdefault(name, (place, record))
+            differs = differs or (
+                where != place and any(known.get(each, told) != told for each, told in record.items())
+            )
+    return differs and not any(isinstance(place, str) and place in first for place, _ in placed)
+
+
+def add_rows(result: Things, noun: str, placed: Sequence[tuple[Key, Sighting]], key: str = "") -> None:
     """Add the rows of tables, each told apart by the thing on which it stands and its name.
 
-    Tables that do not tell their rows apart, or of which a part is missing, are left out.
+    `key` is the field of the names; without it, a column is found that names the rows. Tables that do not tell their
+    rows apart, or of which a part is missing, are left out.
     """
     home = next((found for place, _ in placed if (found := result.noun_with(place)) is not None), None)
     columns = list(dict.fromkeys(name for _, one in placed for record in one.records for name in record))
-    column = _naming_column(columns, [one for _, one in placed])
+    column = key or _naming_column(columns, [one for _, one in placed])
     noun = _ENTRY if noun in (home, *result.drafts) else noun
     if home is None or column is None or noun in result.drafts or home in map(words_of, columns):
         return

@@ -7,6 +7,7 @@ for tasks of a single call, the request says it.
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _NOUNS = {"repo": "repository", "db": "database", "workbook": "workbook", "database": "database", "file": "file"}
 """Nouns for places, by words in the names of parameters that take them; any other place is a folder."""
+_ENDING = re.compile(r"[^/\\.]\.[A-Za-z][A-Za-z0-9]{0,4}$")
 
 
 class Beginnings:
@@ -34,16 +36,18 @@ class Beginnings:
 
     def said(self, task: GoalTask) -> GoalTask:
         """Return the task with a request that says where to begin, if its solution needs that."""
-        needed = (
+        needed = [
             (place, name)
             for call in task.calls
             for name, value in call.arguments.items()
             if isinstance(value, str) and (place := self._place_of(value)) is not None
-        )
-        found = next(needed, None)
+        ]
+        files = list(dict.fromkeys(place for place, name in needed if _is_file(place, name)))
+        found = (files[0], "file") if files else next(iter(needed), None)
         if found is None or found[0] in task.text or (found[0] in self._shown and task.level != "told"):
             return task
-        return replace(task, text=f"{task.text} {self._sentence(*found)}")
+        said = f"The files are {_listed(files)}." if len(files) > 1 else self._sentence(*found)
+        return replace(task, text=f"{task.text} {said}")
 
     def _place_of(self, value: str) -> str | None:
         """Return the place that an argument names, itself or by the path of something in it."""
@@ -58,3 +62,13 @@ class Beginnings:
                 [f"Everything is in {quoted(place)}.", f"The folder to look in is {quoted(place)}."]
             )
         return f"The {noun} is {quoted(place)}."
+
+
+def _listed(places: Sequence[str]) -> str:
+    return " and ".join([", ".join(map(quoted, places[:-1])), quoted(places[-1])])
+
+
+def _is_file(place: str, parameter: str) -> bool:
+    """Return whether a place is a single file, of which the parameter says no more than that it has a path."""
+    named = any(word in _NOUNS for word in words_of(parameter).split(" "))
+    return not named and "://" not in place and _ENDING.search(place) is not None

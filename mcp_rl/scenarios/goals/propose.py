@@ -178,7 +178,10 @@ class ProgramDrawer:
         return self._english.sort(kind, name) == "count" and self._english.are_whole(kind, name)
 
     def _is_condition(self, kind: str, name: str) -> bool:
-        """Return whether people would choose things by a field: an address of somebody is asked for, but no choice."""
+        """Return whether people would choose things by a field: an address of somebody is asked for, but no choice, and
+        the number of a thing is a name."""
+        if name == self._world.kinds[kind].key and self._english.about(kind, name).kind == "number":
+            return False
         return self._english.about(kind, name).kind != "text" or " of the " not in self._english.words(kind, name)
 
     def _text(self, kind: str, name: str, values: Sequence[JsonValue]) -> Condition | None:

@@ -188,8 +188,9 @@ class English:
 
     def _repeats(self, kind: str, name: str) -> bool:
         """Return whether a field tells only what every thing is called, or what another tells in fewer words."""
-        words = self.words(kind, name)
-        others = [one for one in self.world.kinds[kind].fields if words.endswith(f" {self.words(kind, one)}")]
+        words, fields = self.words(kind, name), self.world.kinds[kind].fields
+        shorter = [(one, said) for one in fields if (said := self.words(kind, one))]
+        others = [one for one, said in shorter if words.endswith(f" {said}") or words.startswith(f"{said} ")]
         others += [self.name_field(kind)] * (name != self.name_field(kind))
         return any(self._are_equal(kind, name, other) for other in others)
 

@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from mcp_rl.explore.entities.forms.json_form import read_json
 from mcp_rl.explore.entities.forms.patch_form import changes_in
 from mcp_rl.explore.entities.forms.reading import form_of, read_as
 from mcp_rl.explore.entities.forms.rows import first_column, read_rows, row_width
-from mcp_rl.explore.entities.nouns import noun_in
+from mcp_rl.explore.entities.nouns import noun_in, noun_of_tool, plural
 
 LOG = """Commit history:
 Commit: 'b4a0d53bd975d356256a6ae127fdade140c1adea'
@@ -202,3 +203,17 @@ def test_a_line_of_a_name_and_a_value_is_no_title_of_a_list() -> None:
     (found,) = read_as("list", text)
     assert found.name == "Results (2 found)" and noun_in("Search results (9 found, showing top 2)") == "result"
     assert noun_in("closing_deals_this_month") == "deal"
+
+
+def test_objects_about_the_call_are_nothing_of_the_thing() -> None:
+    file = {"name": "log.txt", "size": 60, "chunking": {"size": 64}, "_hints": {"next": "read more"}, "_id": {"of": 7}}
+    assert [dict(record) for found in read_json(json.dumps(file)) for record in found.records] == [
+        {"name": "log.txt", "size": 60, "_id.of": 7}
+    ]
+    found = read_json(json.dumps({"totalHits": 852, "hits": [{"name": "oar"}, {"name": "sail"}]}))
+    assert [one.several for one in found] == [True]
+
+
+def test_of_knowledge_one_is_an_entry() -> None:
+    assert noun_of_tool("search_knowledge") == "knowledge entry"
+    assert plural(noun_of_tool("search_knowledge")) == "knowledge entries"

@@ -12,7 +12,7 @@ from mcp_rl.config import ToolsConfig
 from mcp_rl.explore.answer import Answer, read_answer
 from mcp_rl.explore.entities.builder import world_of
 from mcp_rl.explore.entities.forms.column_form import read_columns
-from mcp_rl.explore.entities.forms.outline_form import is_outline, read_outline
+from mcp_rl.explore.entities.forms.outline_form import is_outline, labelled, read_outline
 from mcp_rl.explore.entities.forms.reading import form_of, read_as
 from mcp_rl.explore.entities.world_model import WorldModel
 from mcp_rl.explore.parts import parts_of
@@ -219,3 +219,25 @@ def test_headings_that_sort_the_things_of_the_title_are_no_records() -> None:
     assert (listed.name, len(listed.records)) == ("Dangerous Abilities", 4)
     alone = text.replace("## Dangerous Abilities", "# Advice")
     assert {found.name for found in read_outline(alone) if not found.several} == {"Immunity", "Defense"}
+
+
+GUIDE = """# Setup
+
+Version: 4
+Licence: MIT
+
+```ts [src/main.ts]
+import { createBoat } from 'boats'
+const boat = createBoat(Oar)
+  name: 'Heron',
+  paint: 'red',
+```
+"""
+
+
+def test_program_text_states_no_values() -> None:
+    told = [dict(record) for found in read_as("pairs", GUIDE) for record in found.records]
+    assert told == [{"Version": "4", "Licence": "MIT"}]
+    assert [pair[1:] for pair in labelled(GUIDE)] == [("Version", "4"), ("Licence", "MIT")]
+    (settings,) = read_as("pairs", "```yaml\nfee: 12\nlanes: 6\nboats: 9\n```")
+    assert settings.records == ({"fee": 12, "lanes": 6, "boats": 9},)

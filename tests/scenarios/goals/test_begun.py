@@ -14,11 +14,14 @@ from mcp_rl.explore.entities.caller import Answered
 from mcp_rl.explore.entities.forms.page_form import addresses_in, read_page
 from mcp_rl.explore.entities.forms.reading import form_of
 from mcp_rl.explore.entities.sightings import Reader
+from mcp_rl.explore.entities.world_model import WorldModel
 from mcp_rl.explore.sample import Sampler
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.plugins.recipe import Recipe
-from mcp_rl.scenario import StdioServer
+from mcp_rl.scenario import GoalProof, StdioServer, ToolCall, Verifier
 from mcp_rl.scenarios.generate import Generated, GenerateRequest, check_file, generate_file
+from mcp_rl.scenarios.goals.begun import Beginnings
+from mcp_rl.scenarios.goals.task import GoalTask
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.toolserver.tools.listing import Tool
 from tests.scenarios.goals.lighthouse_site import LIGHTS, served
@@ -174,3 +177,20 @@ def test_links_pairs_and_tables_of_a_page_are_read() -> None:
         "lakes": [{"name": "Aare", "url": "/aare.html"}, {"name": "Brienz", "url": "brienz.html"}],
         "pages": [{"url": "/thun"}, {"url": "/map.html"}],
     }
+
+
+def test_a_request_names_files_as_files_and_all_of_them() -> None:
+    places = ["/home/ada", "/home/ada/oak.txt", "/home/ada/elm.md"]
+    world = WorldModel(server="files", kinds={}, entities=(), observations=(), slots=(), references=())
+    begun = Beginnings(world, places, 1)
+
+    def said(*paths: str) -> str:
+        calls = tuple(ToolCall(tool="read", arguments={"path": path}) for path in paths)
+        proof = GoalProof(program="", executed=2)
+        verifier = Verifier(kind="number", expected=3)
+        return begun.said(GoalTask("How large is it?", "told", calls, "3", verifier, proof)).text
+
+    assert said("/home/ada/oak.txt") == "How large is it? The file is '/home/ada/oak.txt'."
+    both = said("/home/ada/oak.txt", "/home/ada/elm.md")
+    assert both == "How large is it? The files are '/home/ada/oak.txt' and '/home/ada/elm.md'."
+    assert "'/home/ada'." in said("/home/ada/pine.txt", "/home/ada/ash")

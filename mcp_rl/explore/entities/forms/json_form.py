@@ -30,9 +30,11 @@ _NAMING = ("name", "title", "label", "id", "key", "slug", "path", "uri", "url", 
 """Fields by which a thing is called."""
 _COUNTS = re.compile(
     r"(?i)(?:total|count|length|size|page|pages|limit|offset|has_?(?:more|next)|next_?(?:cursor|page)?|cursor|num_?\w+|"
-    r"\w+_?count|success|ok|status|truncated|query|message|per_?page)"
+    r"total_?(?:hits|results|matches|found|returned)|\w+_?count|success|ok|status|truncated|query|message|per_?page)"
 )
 """Fields that say something of a listing, and nothing of a thing."""
+_ASIDE = re.compile(r"(?i)_(?!(?:id|key|name|type)$)\w+|pagination|paging|chunking|follow_?up|next_?steps?")
+"""Names of objects that say how a call went, or what to call next, and nothing of a thing."""
 _DATE = re.compile(r"\bdatetime\.(?:date|datetime)\(((?:\d{1,6}, ?){2,6}\d{1,6})\)")
 _NAME_LIKE = re.compile(r"[a-z][a-z0-9_]*|[a-z]+(?:[A-Z][a-z0-9]*)+")
 
@@ -185,7 +187,7 @@ def _flat(value: dict[str, Any], prefix: str = "", depth: int = 0) -> Record:
         if is_scalar(inner):
             if inner != "":
                 record[field] = inner
-        elif isinstance(inner, dict) and depth < 2:
+        elif isinstance(inner, dict) and depth < 2 and not _ASIDE.fullmatch(str(key)):
             record |= _flat(inner, f"{field}.", depth + 1)
         elif isinstance(inner, list) and len(inner) <= MOST_ITEMS:
             listed = _names(inner)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from mcp_rl.explore.entities.forms.amounts import amounts_in, put_amount
 from mcp_rl.explore.entities.forms.list_form import described
 from mcp_rl.explore.entities.forms.pair_form import pair_in
-from mcp_rl.explore.entities.forms.records import LONGEST_NAME, Record, RecordList, limited, whole_lines
+from mcp_rl.explore.entities.forms.records import LONGEST_NAME, Record, RecordList, limited, whole_lines, without_code
 from mcp_rl.explore.entities.nouns import is_plural, singular
 
 _MARKDOWN = re.compile(r"(#{1,6}) +(\S.{0,79}?)[ #]*")
@@ -145,7 +145,7 @@ def is_brief(value: str) -> bool:
 
 def _parsed(lines: list[str]) -> _Outline:
     found = _Outline()
-    filled = [line for line in lines if line.strip()]
+    filled = [line for line in without_code(lines) if line.strip()]
     current: _Section | None = None
     for position, line in enumerate(filled):
         stripped = _SIGN.sub("", line.strip(), count=1)

@@ -15,6 +15,7 @@ from mcp_rl.explore.entities.forms.records import (
     limited,
     value_of,
     whole_lines,
+    without_code,
 )
 from mcp_rl.explore.entities.nouns import is_plural
 
@@ -43,12 +44,13 @@ def read_pairs(text: str) -> list[RecordList]:
     title = _title(lines)
     if any(_HEADED.fullmatch(line) for line in lines[:1]):
         return _log(lines, cut)
-    filled = [line for line in lines[title is not None :] if line.strip() and not _RULE.fullmatch(line.strip())]
+    told = without_code(lines[title is not None :])
+    filled = [line for line in told if line.strip() and not _RULE.fullmatch(line.strip())]
     pairs = [pair_in(line) for line in filled]
     share = sum(pair is not None or line[:1] in " \t" for line, pair in zip(filled, pairs, strict=True))
     if not filled or share < _LEAST_SHARE * len(filled) or sum(pair is not None for pair in pairs) < 2:
         return _leading(lines, cut)
-    records = [block for block in _blocks(lines[title is not None :]) if block][:MOST_RECORDS]
+    records = [block for block in _blocks(told) if block][:MOST_RECORDS]
     if not records:
         return []
     shared = sum(len(record.keys() & records[0].keys()) > 0 for record in records)

@@ -25,6 +25,8 @@ CUT = "\n[… cut: "
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,14})")
 _DECIMAL = re.compile(r"-?\d{1,15}\.\d{1,12}")
 _NOTHING = {"", "-", "\u2013", "\u2014", "none", "null", "n/a", "(none)", "(empty)", "undefined", "nil", "[]", "{}"}
+_CODE = re.compile(r"```(?!(?:text|txt|plain|plaintext|yaml|yml|toml|ini|md|markdown|csv|properties)\b)[A-Za-z]")
+"""Begins a block of program text."""
 _REPRESENTED = re.compile(r"<[\w.]{1,60} \"(.{1,200})\">")
 
 
@@ -79,6 +81,18 @@ def value_of(text: str, *, several: bool = False) -> Any:
         if all(0 < len(part) <= LONGEST_NAME for part in parts):
             return parts[:MOST_ITEMS]
     return text
+
+
+def without_code(lines: list[str]) -> list[str]:
+    """Return the lines outside of blocks of program text, which begin with "```" and the name of a language."""
+    kept: list[str] = []
+    inside = False
+    for line in lines:
+        if inside or _CODE.match(line.strip()):
+            inside = not inside or line.strip() != "```"
+        else:
+            kept.append(line)
+    return kept
 
 
 def whole_lines(text: str) -> tuple[list[str], bool]:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mcp_rl.explore.entities.nouns import plural, with_article
+from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.extremes import lead, superlatives
 from mcp_rl.scenarios.goals.phrases import counted, is_plural, singular
 from mcp_rl.scenarios.goals.program import (
@@ -42,6 +43,8 @@ _MEASURES = frozenset(
     "range span stock".split()
 )
 """Words for amounts of which one is greater, and not higher."""
+_PERIODS = frozenset({"year", "month", "week", "day", "decade", "century"})
+"""Nouns that take an article before a number: "the year 1950", but "step 3"."""
 _HOW = {"size": "large", "length": "long", "age": "old"}
 _PLURALS = {"has": "have", "costs": "cost", "is": "are", "was": "were"}
 
@@ -281,10 +284,13 @@ class RowRequests:
         return self._english.sort(self._kind.name, name)
 
     def _it(self, name: JsonValue) -> str:
-        """Say the name of a row: "velvet", "the bridge 'Old Bridge'", "the year 1950"."""
+        """Say the name of a row: "velvet", "the bridge 'Old Bridge'", "the year 1950", "step 3"."""
         if self._person:
             return quoted(name)
-        plain = isinstance(name, str) and _COMMON_NOUN.fullmatch(name) and name != self._noun
+        if not isinstance(name, str) and self._noun not in _PERIODS:
+            return f"{self._noun} {name}"
+        named = words_of(self._kind.key) in ("name", "id", "key", "slug", "title")  # in a list, and not in a column
+        plain = not named and isinstance(name, str) and _COMMON_NOUN.fullmatch(name) and name != self._noun
         return str(name) if plain else f"the {self._noun} {quoted(name)}"
 
     def _asked(self, name: str, it: str) -> str:
