@@ -211,6 +211,8 @@ class GoalProof(BaseModel):
     """Number of times the reference was executed, each with the same results."""
     results: str = ""
     """Hash of the reference calls' results, by which a later check knows whether they still hold."""
+    longest_result: int = 0
+    """Characters of the longest of these results, which a model must be shown whole to find what the task asks for."""
     ways: int = 0
     """Number of other solutions that were executed and accepted."""
     second: int = 0

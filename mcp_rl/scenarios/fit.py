@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.schema import ToolSchemas
 
+_CHARACTERS = 4
+"""Characters of most tokens at most: a result with more of them for each token is certainly cut."""
+_DENSE = 2
+"""Characters of a token where a result is full of ids and numbers."""
+
 
 def check_made_for(scenarios: Sequence[McpScenario], name: str, known: Collection[str]) -> None:
     """Check scenarios before anything is started. Raises ScenarioError for one made for a server of another name.
@@ -85,6 +90,7 @@ def notices(scenarios: Sequence[McpScenario], server: ToolServer, config: RunCon
         compared_as(scenarios, config.scenarios),
         other_params(scenarios, server),
         short_of_turns(scenarios, config.rollout.max_turns),
+        cut_short(scenarios, config.rollout.max_result_tokens),
     )
     return [notice for notice in found if notice]
 
@@ -108,6 +114,21 @@ def short_of_turns(scenarios: Sequence[McpScenario], max_turns: int) -> str | No
     return (
         f"{len(long)} of {len(scenarios)} scenarios have solutions of up to {longest} calls, and an episode has "
         f"{max_turns} turns: only several calls in a turn can solve them; rollout.max_turns={longest + 2} leaves room."
+    )
+
+
+def cut_short(scenarios: Sequence[McpScenario], max_result_tokens: int) -> str | None:
+    """Return a warning where a solution must read a result of which an episode certainly shows only a part, or None."""
+    shown = _CHARACTERS * max_result_tokens
+    cut = [s for s in scenarios if s.proof is not None and s.proof.longest_result > shown]
+    if not cut:
+        return None
+    longest = max(s.proof.longest_result for s in cut if s.proof is not None)
+    needed = 1 << (longest // _DENSE - 1).bit_length()
+    return (
+        f"{len(cut)} of {len(scenarios)} scenarios must read results of up to {longest:,} characters, and an episode "
+        f"shows {max_result_tokens} tokens of each: what they ask for may be in the part that is cut out; "
+        f"rollout.max_result_tokens={needed} leaves room."
     )
 
 

@@ -22,7 +22,7 @@ from mcp_rl.scenarios.goals.program import Condition, Evaluated, Unanswerable
 from mcp_rl.scenarios.goals.question import GoalQuestion, choice_of
 from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
-from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, results_hash
+from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, longest, results_hash
 from mcp_rl.scenarios.goals.words import is_address
 
 if TYPE_CHECKING:
@@ -240,6 +240,7 @@ class AnsweredQuestions:
             program=repr(question.evaluated.program),
             executed=2,
             results=results_hash(texts),
+            longest_result=longest(texts),
             ways=len(solved.others),
             refused=len(refused),
             guess=round(guess, 4),

@@ -23,7 +23,7 @@ from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
 from mcp_rl.scenarios.goals.changes.changes import Changes
-from mcp_rl.scenarios.goals.task import GoalTask, accepted, records_of, refutes, results_hash
+from mcp_rl.scenarios.goals.task import GoalTask, accepted, longest, records_of, refutes, results_hash
 from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Refutes, Stage, Unplayable, state_verifier
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ class BroughtAbout:
             program=f"{change.does} {change.program!r}",
             executed=2,
             results=results_hash(texts),
+            longest_result=longest(texts),
             ways=ways,
             refused=refused,
             apart=change.apart,

@@ -23,7 +23,7 @@ from mcp_rl.scenarios.goals.program import ProgramAnswer
 from mcp_rl.scenarios.goals.requests import ToolNames
 from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
 from mcp_rl.scenarios.goals.stories import STORIES, Operator, Sum, ToldStory
-from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, results_hash
+from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, longest, results_hash
 from mcp_rl.scenarios.goals.values import shown
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ class Reckoned:
         texts = [text for call in one.calls if (text := self._twice[call]) is not None]
         values = sorted(str(value) for _, arguments in one.calls[:1] for value in arguments.values())
         proof = GoalProof(
-            program=f"{one.outcome} {[*one.calls]!r}", executed=2, results=results_hash(texts), refused=len(wrong),
-            guess=round(guess, 4), apart=(f"values {values}",),
+            program=f"{one.outcome} {[*one.calls]!r}", executed=2, results=results_hash(texts),
+            longest_result=longest(texts), refused=len(wrong), guess=round(guess, 4), apart=(f"values {values}",),
         )  # fmt: skip
         return GoalTask(one.text, one.level, calls, said, verifier, proof, (one.level, "reckoned"))
 

@@ -42,6 +42,11 @@ def results_hash(texts: Sequence[str]) -> str:
     return digest.hexdigest()[:16]
 
 
+def longest(texts: Sequence[str]) -> int:
+    """Return the characters of the longest text."""
+    return max(map(len, texts), default=0)
+
+
 def records_of(looks: Sequence[Look]) -> list[CallRecord]:
     """Convert looks at a final state to a verifier's form."""
     return [

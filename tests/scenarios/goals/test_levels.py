@@ -23,6 +23,7 @@ from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import GoalProof, Level, McpScenario, StdioServer, ToolCall, scenario_lines
 from mcp_rl.scenarios.explored import explored_scenarios
+from mcp_rl.scenarios.fit import cut_short
 from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.split import overlap
 from mcp_rl.toolserver.pool import Sessions
@@ -94,6 +95,15 @@ def test_goal_tasks_are_kept_apart_by_what_they_ask_and_not_by_their_first_call(
     other = goal(GoalProof(program="b", executed=2, apart=("things work",)), "Which are at work?")
     same = goal(GoalProof(program="c", executed=2, apart=("things home", "fact n1")), "Name those at home.")
     assert not overlap([one], [other]) and overlap([one], [same])
+
+
+def test_a_sentence_tells_of_tasks_that_must_read_more_than_an_episode_shows() -> None:
+    short = goal(GoalProof(program="a", executed=2, longest_result=1024), "How many are at home?")
+    long = goal(GoalProof(program="b", executed=2, longest_result=2500), "How many are at work?")
+    assert cut_short([short], 256) is None and cut_short([short, long], 2048) is None
+    said = cut_short([short, long], 256)
+    assert said is not None and said.startswith("1 of 2 scenarios must read results of up to 2,500 characters")
+    assert "rollout.max_result_tokens=2048 leaves room" in said
 
 
 def test_a_scenario_without_a_level_is_spelled_and_written_so() -> None:
