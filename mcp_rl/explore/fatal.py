@@ -6,6 +6,7 @@ are made again, one at a time on a fresh place, a few times each, since some ser
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -134,10 +135,11 @@ async def explored_without_fatal(
 ) -> tuple[T, ToolServer]:
     """Return what `explore` returns, and the server that it was given: without the tools whose calls end it.
 
-    Where the server is lost, the tool is found, the user is told, and all is explored again without it. Raises the
-    ServerFault where no call made alone does it again.
+    Where the server is lost, the tool is found, the user is told, and all is explored again without it. Where no call
+    made alone does it again, the tools that were being called are left out, once. Raises the ServerFault where that is
+    not enough.
     """
-    lost = 0
+    lost, last_resort = 0, True
     while True:
         with suspects_noted() as suspects:
             try:
@@ -149,14 +151,33 @@ async def explored_without_fatal(
         found = await fatal_calls(lambda: _fresh(sessions, params), suspects.in_order())
         if not found:
             lost += 1
-            if lost > _UNEXPLAINED:
+            if lost <= _UNEXPLAINED:
+                continue
+            tools = sorted({tool for tool, _ in suspects.unanswered.values()})
+            if not tools or not last_resort:
                 raise fault
+            last_resort = False
+            notice(_blamed(server.name, tools))
+            server = server.avoiding(tools)
+            continue
         for call in found:
-            notice(
-                f"{call.sentence(server.name)} A model in training is offered it all the same; tools.exclude="
-                f"'[\"{call.tool}\"]' keeps it out there too."
-            )
+            notice(f"{call.sentence(server.name)} {_offered_still([call.tool])}")
         server = server.avoiding(call.tool for call in found)
+
+
+def _blamed(server: str, tools: Sequence[str]) -> str:
+    """Return a sentence about tools of which it is not known which one ends the server."""
+    are, it = ("is", "it") if len(tools) == 1 else ("are", "one of them")
+    return (
+        f"{' and '.join(tools)} {are} left out: the server {server} was lost while {it} was called, and no single call "
+        f"does that. {_offered_still(tools)}"
+    )
+
+
+def _offered_still(tools: Sequence[str]) -> str:
+    it = "it" if len(tools) == 1 else "them"
+    excluded = json.dumps(tools)
+    return f"A model in training is offered {it} all the same; tools.exclude='{excluded}' keeps {it} out there too."
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """A server with a tool that ends it: `fatal_server.py HOW [PLACE]`, without an SDK so that it starts in 40 ms.
 
-HOW is what `leave` does: exit at once, exit `after` its answer, at its `second` or its `fifth` call, `block` the whole
-server, block it for a `while`, or answer `garbage`. With a PLACE, `add_note` keeps its titles in a file there.
+HOW is what `leave` does: exit at once, exit `after` its answer, at its `second`, `fifth` or `twentieth` call, `block`
+the whole server, block it for a `while`, or answer `garbage`. With a PLACE, `add_note` keeps its titles in a file there.
 """
 
 import json
@@ -26,7 +26,7 @@ calls = 0
 def leave():
     global calls
     calls += 1
-    if HOW == "exit" or calls == {"second": 2, "fifth": 5}.get(HOW):
+    if HOW == "exit" or calls == {"second": 2, "fifth": 5, "twentieth": 20}.get(HOW):
         os._exit(3)
     if HOW == "after":
         threading.Timer(0.05, os._exit, (3,)).start()

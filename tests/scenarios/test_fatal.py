@@ -90,6 +90,16 @@ def test_exploring_finds_the_tool_that_ends_a_server_and_goes_on_without_it(
     assert sentence.endswith("tools.exclude='[\"leave\"]' keeps it out there too.")
 
 
+def test_a_tool_that_no_single_call_gives_away_is_left_out_too() -> None:
+    with notices() as said:
+        made = anyio.run(explored, server_of("twentieth", isolation="shared"))
+    assert len(made) == 30
+    assert tools_of(made) == {"double", "shout"}
+    [sentence] = said
+    assert sentence.startswith("leave is left out: the server fatal was lost while it was called, and no single call")
+    assert sentence.endswith("tools.exclude='[\"leave\"]' keeps it out there too.")
+
+
 def test_a_tool_that_blocks_its_server_for_a_while_is_slow_and_not_left_out() -> None:
     suspects = [("leave", {"message": "late"}), ("double", {"number": 2})]
 
