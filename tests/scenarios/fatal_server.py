@@ -1,7 +1,7 @@
 """A server with a tool that ends it: `fatal_server.py HOW [PLACE]`, without an SDK so that it starts in 40 ms.
 
 HOW is what `leave` does: exit at once, exit `after` its answer, at its `second`, `fifth` or `twentieth` call, `block`
-the 
+all of the server, block it for a `while`, or answer `garbage`. With a PLACE, `add_note` keeps its titles there.
 """
 
 import json
