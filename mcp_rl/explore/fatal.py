@@ -40,8 +40,6 @@ _SECONDS = 4.0
 _PING_SECONDS, _PINGS = 2.0, 8
 """Deadline of a ping, and how many in a row go unanswered before a server is given up: one that does its work in the
 thread that answers pings is slow for as long as a call takes."""
-_MOST_PATIENCE = 4.0
-"""Largest factor by which a busy machine adds pings."""
 _AFTERWARDS = 0.2
 """Seconds in which a server ends that answers a call before it does."""
 _LATEST = 32
@@ -100,7 +98,7 @@ def suspected(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
 
 async def still_answers(link: Link) -> bool:
     """Return whether a server answers a ping: at once, or when the call that blocks it is done."""
-    for _ in range(round(_PINGS * crowding(_MOST_PATIENCE))):
+    for _ in range(round(_PINGS * crowding())):
         if not link.alive:
             return False
         if await link.ping(_PING_SECONDS):

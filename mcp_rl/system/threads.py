@@ -15,6 +15,9 @@ from typing import NamedTuple
 MOST_THREADS = 16
 """More do not help models that fit a CPU."""
 
+_MOST_CROWDED = 4.0
+"""Largest factor by which a busy machine lengthens deadlines."""
+
 UPDATE_THREADS = "MCP_RL_UPDATE_THREADS"
 """Variable that tells the processes of a run that learn the number of threads of an update."""
 
@@ -69,16 +72,17 @@ def cpu_limit() -> int:
     return max(1, int(min(allowed, _cgroup_limit() or allowed)))
 
 
-def crowding(most: float) -> float:
-    """Return the load of the machine for each of its CPUs over the last minute, from 1 to `most`.
+def crowding() -> float:
+    """Return the load of the machine for each of its CPUs over the last minute, from 1 to 4.
 
-    Short deadlines are multiplied by it.
+    Short deadlines, and the seconds for getting to know a server, are multiplied by it: a busy machine must not decide
+    what is known.
     """
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):  # not on every system
         return 1.0
-    return min(most, max(1.0, load / (os.cpu_count() or 1)))
+    return min(_MOST_CROWDED, max(1.0, load / (os.cpu_count() or 1)))
 
 
 def _allowed() -> list[int]:

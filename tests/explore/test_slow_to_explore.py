@@ -1,6 +1,7 @@
 """Servers whose calls or starts take long get fewer calls while tasks are made."""
 
 import math
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -175,3 +176,12 @@ def test_changes_are_few_where_each_play_starts_a_slow_process(monkeypatch: pyte
     generated, said = made("board", Recipe(count=60, seed=1, levels="told=0.5,brought-about=0.5"), start_seconds=600.0)
     assert 0 < sum("changes" in one.tags for one in generated.scenarios) <= 12
     assert "few changes were tried" in " ".join(said)
+
+
+@pytest.mark.parametrize(("load", "seconds"), [(0.5, 10.0), (3.0, 30.0)])
+def test_a_budget_has_as_many_seconds_as_the_machine_is_busy(
+    load: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * (os.cpu_count() or 1), 0.0, 0.0))
+    budget = CallBudget.of(20, 10.0)
+    assert budget.until - budget.began == pytest.approx(seconds)

@@ -51,7 +51,7 @@ def test_patience_grows_with_the_processes_that_want_a_cpu(
     waiting: float, times: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (waiting * (os.cpu_count() or 1), 0.0, 0.0))
-    assert crowding(4.0) == times
+    assert crowding() == times
 
 
 def test_one_cpu_is_left_to_the_tools() -> None:

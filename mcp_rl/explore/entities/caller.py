@@ -13,6 +13,7 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret, says_nothing
 from mcp_rl.explore.fatal import suspected
+from mcp_rl.system.threads import crowding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,9 +66,10 @@ class CallBudget:
 
     @classmethod
     def of(cls, calls: int, seconds: float, *, first: int = 0, first_seconds: float = 0.0) -> CallBudget:
-        """Return a budget that begins now; the `first` calls may take `first_seconds`."""
-        now = time.monotonic()
-        return cls(calls, now + seconds, first, now + first_seconds, now)
+        """Return a budget that begins now; the `first` calls may take `first_seconds`. On a busy machine seconds are
+        longer, so that it does not decide how much is known of a server."""
+        now, patience = time.monotonic(), crowding()
+        return cls(calls, now + seconds * patience, first, now + first_seconds * patience, now)
 
     def take(self) -> bool:
         """Take one call, or return False where none is left."""

@@ -25,6 +25,7 @@ from mcp_rl.explore.entities.statements import filled, row_effects
 from mcp_rl.explore.entities.world_model import ArgumentSlot, Effect
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.world import sql_parameter
+from mcp_rl.system.threads import crowding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,7 +62,7 @@ class EffectMeter:
         self._sessions, self._params = sessions, params
         self._survey, self._world, self._server = survey, world, server
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
-        self._began = time.monotonic()
+        self._began, self._patience = time.monotonic(), crowding()
         self._random = random.Random(_SEED)
         self._constants, self._trusted = _constants(world), _trusted(world)
         self._keys = {entity.key for entity in world.entities}
@@ -90,7 +91,7 @@ class EffectMeter:
 
         async def one(at: int, turn: int, call: Call) -> None:
             async with self._limiter:
-                if time.monotonic() - self._began < (_MOST_SECONDS if turn < _SURE_TRIES else _SECONDS):
+                if self._spent() < (_MOST_SECONDS if turn < _SURE_TRIES else _SECONDS):
                     found[at] = await self._effects(call)
 
         async with anyio.create_task_group() as tasks:
@@ -101,6 +102,10 @@ class EffectMeter:
         effects = _once(effect for several in found for effect in several)
         order = {tool.name: at for at, tool in enumerate(tools)}
         return sorted(effects, key=lambda effect: order.get(effect.tool, len(order)))
+
+    def _spent(self) -> float:
+        """Return the seconds since the beginning, as on a machine that does nothing else."""
+        return (time.monotonic() - self._began) / self._patience
 
     # Arguments
 
@@ -264,7 +269,7 @@ class EffectMeter:
             values |= others
         statement = filled(effect.statement, values)
         async with self._limiter:
-            if statement is None or time.monotonic() - self._began > _MOST_SECONDS:
+            if statement is None or self._spent() > _MOST_SECONDS:
                 return
             arguments = dict.fromkeys(effect.example, statement)
             looks = self._looks([])
