@@ -241,7 +241,8 @@ def _check(server: "ToolServer", file: Path, reached: dict[str, Any], as_json: b
     checked = anyio.run(functools.partial(check_file, server, file, **reached))
     findings, opinion = checked.findings, checked.opinion
     if as_json:
-        found: dict[str, Any] = {"file": str(file), "findings": [{"id": f.id, "problem": f.problem} for f in findings]}
+        told = [{"id": one.id, "problem": one.problem, "unanswered": one.unanswered} for one in findings]
+        found: dict[str, Any] = {"file": str(file), "findings": told}
         if opinion is not None:
             found["second_solver"] = opinion.summary()
         print(json.dumps(found))
@@ -250,5 +251,11 @@ def _check(server: "ToolServer", file: Path, reached: dict[str, Any], as_json: b
         print(f"{finding.id}: {finding.problem}")
     if opinion is not None:
         print(opinion.sentence)
-    print(f"{len(findings)} of the scenarios in {file} do not hold." if findings else f"{file} holds.")
+    unanswered = sum(finding.unanswered for finding in findings)
+    if broken := len(findings) - unanswered:
+        print(f"{broken} of the scenarios in {file} do not hold.")
+    if unanswered:
+        print(f"{unanswered} of the scenarios in {file} could not be checked, since the server gave no answer.")
+    if not findings:
+        print(f"{file} holds.")
     return 1 if findings else 0

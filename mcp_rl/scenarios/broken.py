@@ -9,6 +9,7 @@ import anyio
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import read_answer
+from mcp_rl.explore.fatal import still_answers
 from mcp_rl.rewards.dates import undated
 from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenarios.goals.task import results_hash
@@ -29,15 +30,19 @@ _IN_FLIGHT = 16
 _DEADLINE = 30.0
 """Seconds for one call."""
 _TOLERANCE = 1e-9
+_IN_VAIN = 3
+"""Scenarios in a row that are played alone without an answer, after which the server is given up."""
 
 
 @dataclass(frozen=True)
 class BrokenScenario:
-    """A scenario that no longer holds."""
+    """A scenario that no longer holds, or that could not be checked."""
 
     id: str
     problem: str
     """The reason, in a sentence."""
+    unanswered: bool = False
+    """True if the server gave no answer, so that it is not known whether the scenario holds."""
 
 
 async def broken_scenarios(
@@ -48,27 +53,40 @@ async def broken_scenarios(
     A scenario holds where its reference calls succeed, from the state that an episode begins in, and the last call
     gives the recorded answer, or reading calls see the expected state; where only the calls are verified, the result
     may change. An unsolvable scenario holds where its calls are still refused. `call_seconds` is the mean of a call, 0
-    where it was not measured: a slow server gets fewer at once.
+    where it was not measured: a slow server gets fewer at once. Where it gives no answer, the scenario is played again
+    when all others are done, alone; after three in a row without an answer no more are.
     """
-    findings: list[BrokenScenario | None] = [None] * len(scenarios)
+    findings: dict[int, BrokenScenario] = {}
     limiter = anyio.CapacityLimiter(calls_in_flight(call_seconds, _IN_FLIGHT, _DEADLINE))
 
-    async def one(index: int, scenario: McpScenario) -> None:
+    async def one(index: int, scenario: McpScenario, *, again: bool = False) -> None:
         try:
             async with limiter, sessions.lease(params, scenario.initial_state) as lease:
+                if again:
+                    await still_answers(lease.session.connection)  # it may be busy with a late call
                 problem = await _problem(lease.session, scenario)
         except ServerFault as fault:
-            problem = f"Its episode cannot begin: {fault}"
-        if problem is not None:
-            findings[index] = BrokenScenario(scenario.id, problem)
+            findings[index] = BrokenScenario(scenario.id, str(fault), unanswered=True)
+        else:
+            findings.pop(index, None)
+            if problem is not None:
+                findings[index] = BrokenScenario(scenario.id, problem)
 
     async with anyio.create_task_group() as tasks:
         for index, scenario in enumerate(scenarios):
             tasks.start_soon(one, index, scenario)
-    return [finding for finding in findings if finding]
+    in_vain = 0
+    for index in [index for index in sorted(findings) if findings[index].unanswered]:
+        await one(index, scenarios[index], again=True)
+        found = findings.get(index)
+        in_vain = in_vain + 1 if found is not None and found.unanswered else 0
+        if in_vain == _IN_VAIN:
+            break
+    return [findings[index] for index in sorted(findings)]
 
 
 async def _problem(session: Session, scenario: McpScenario) -> str | None:
+    """Return why a scenario does not hold, or None. Raises ServerFault where the server gives no answer."""
     connection, hash_now = session.connection, session.schemas.hash
     refused = refused_calls(scenario)
     needs_no_call = scenario.verifier is not None and scenario.verifier.options.get("max_calls") == 0
@@ -80,10 +98,7 @@ async def _problem(session: Session, scenario: McpScenario) -> str | None:
     for call in (*scenario.reference, *refused):
         if call.tool not in session.tool_names:
             return f"The server no longer has the tool {call.tool}."
-        try:
-            result = await connection.call(call.tool, dict(call.arguments), deadline=_DEADLINE)
-        except ServerFault as fault:
-            return f"The call of {call.tool} failed: {fault}"
+        result = await connection.call(call.tool, dict(call.arguments), deadline=_DEADLINE)
         if result.is_error != (call in refused):
             if call in refused:
                 return f"The call of {call.tool} was refused, and now succeeds: {kept(result.text)[:200]}"
@@ -108,10 +123,7 @@ async def _other_state(connection: Link, scenario: McpScenario) -> str | None:
     if verifier is None or not isinstance(verifier.expected, list):
         return None
     for read, wanted in zip(verifier.reads, verifier.expected, strict=True):
-        try:
-            result = await connection.call(read.tool, dict(read.arguments), deadline=_DEADLINE)
-        except ServerFault as fault:
-            return f"The reading call of {read.tool} failed: {fault}"
+        result = await connection.call(read.tool, dict(read.arguments), deadline=_DEADLINE)
         look = Look(read.tool, dict(read.arguments), result.text, result.is_error)
         if isinstance(wanted, dict) and not look.shows(wanted, verifier.options):
             return f"In the end, {read.tool} says {kept(result.text)[:100]!r}; another result was recorded."

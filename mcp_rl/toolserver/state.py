@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Base64Bytes, BaseModel, ConfigDict
 
 from mcp_rl.scenario import ToolCall
+from mcp_rl.system.threads import crowding
 from mcp_rl.system.visible import shortened
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ _SAID: dict[Kept, str] = {
 
 def calls_in_flight(call_seconds: float, most: int, deadline: float) -> int:
     """Return the number of concurrent calls, at most `most`, that a server which answers one at a time handles within
-    the deadline; `call_seconds` is the mean of a call, 0 where it was not measured."""
-    return max(1, min(most, int(deadline / (4 * call_seconds)))) if call_seconds else most
+    the deadline; `call_seconds` is the mean of a call, 0 where it was not measured. On a busy machine there are fewer.
+    """
+    return max(1, min(most, int(deadline / (4 * call_seconds * crowding())))) if call_seconds else most
 
 
 class FatalCall(BaseModel):
