@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from mcp_rl.system.threads import cpu_limit
+from mcp_rl.system.threads import cpu_limit, crowding
 
 if TYPE_CHECKING:
     from mcp_rl.toolserver.tool_server import ToolServer
@@ -22,8 +22,9 @@ _SLOWEST_CALL = 16
 
 
 def call_deadline(server: ToolServer) -> float:
-    """Return the seconds that a call may take: more on a server whose calls were measured to be slow."""
-    return min(_LONGEST_DEADLINE, max(_DEADLINE, _SLOWEST_CALL * slowest_call(server)))
+    """Return the seconds that a call may take: more on a server whose calls were measured to be slow, above all where
+    the machine is busy."""
+    return min(_LONGEST_DEADLINE, max(_DEADLINE, _SLOWEST_CALL * slowest_call(server) * crowding()))
 
 
 def slowest_call(server: ToolServer) -> float:

@@ -198,6 +198,17 @@ def test_a_slow_server_gets_fewer_calls_at_once_on_a_busy_machine(monkeypatch: p
         assert calls_in_flight(1.0, 16, 32.0) == calls
 
 
+def test_a_slow_server_has_more_time_for_a_call_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deadline(call_seconds: float) -> float:
+        measured = MeasuredState(kept="nothing", listing="", call_seconds=call_seconds)
+        params = {"stdio": StdioServer(command="x")}
+        return pace.call_deadline(ToolServer("slow", "", params, isolation="shared", measured=measured))
+
+    for load, slow in ((0.5, 8.0), (3.0, 24.0), (9.0, 30.0)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load * (os.cpu_count() or 1), 0.0, 0.0))
+        assert (deadline(0.01), deadline(0.5)) == (4.0, slow)
+
+
 @pytest.mark.parametrize(("load", "seconds"), [(0.5, 10.0), (3.0, 30.0)])
 def test_a_budget_has_as_many_seconds_as_the_machine_is_busy(
     load: float, seconds: float, monkeypatch: pytest.MonkeyPatch
