@@ -255,7 +255,7 @@ def _check(server: "ToolServer", file: Path, reached: dict[str, Any], as_json: b
     if broken := len(findings) - unanswered:
         print(f"{broken} of the scenarios in {file} do not hold.")
     if unanswered:
-        print(f"{unanswered} of the scenarios in {file} could not be checked, since the server gave no answer.")
+        print(f"{unanswered} of the scenarios in {file} could not be checked.")
     if not findings:
         print(f"{file} holds.")
     return 1 if findings else 0

@@ -81,10 +81,10 @@ answer."""
 def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bool:
     """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status or
     an error. With the call's `arguments`, a text that refuses one of them counts as well."""
-    begins = text[:300]
+    begins, is_json = text[:300], text.lstrip()[:1] in ("{", "[")
     if (
         _NOTHING.search(begins)
-        or _NOTHING_ELSEWHERE.search(begins)
+        or (not is_json and _NOTHING_ELSEWHERE.search(begins))
         or _ERROR_FIRST.search(text)
         or _SYSTEM_ERROR.search(text[:_READ])
     ):

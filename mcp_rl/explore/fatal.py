@@ -165,10 +165,10 @@ async def explored_without_fatal(
 
 def _blamed(server: str, tools: Sequence[str]) -> str:
     """Return a sentence about tools of which it is not known which one ends the server."""
-    are, it = ("is", "it") if len(tools) == 1 else ("are", "one of them")
+    are, their = ("is", "its") if len(tools) == 1 else ("are", "their")
     return (
-        f"{' and '.join(tools)} {are} left out: the server {server} was lost while {it} was called, and no single call "
-        f"does that. {_offered_still(tools)}"
+        f"{' and '.join(tools)} {are} left out: the server {server} was lost, {their} calls had no answer, and no call "
+        f"made alone does it again. {_offered_still(tools)}"
     )
 
 

@@ -27,6 +27,7 @@ _FEW = 6
 _COUNTRY = re.compile(r"(?:\w+ )?country(?: name)?")
 _COUNTRIES = "Norway Peru Japan Kenya Canada France Germany Brazil India Egypt".split()
 _COUNTRY_CODES = "NO PE JP KE CA FR DE BR IN EG".split()
+_CODE = re.compile(r"(?i)\bcodes?\b|\biso(?:[ -]?\d|\b)|\balpha-?[23]\b|\b(?:two|2)-letter\b")
 _PARTS = {r"\byear$|^year of\b": (2015, 2030), r"\bmonth$": (1, 12), r"\bhour$": (0, 23), r"\bminute$": (0, 59)}
 """The least and the largest value of parts of dates and times, by what a parameter's name ends in."""
 _DATE_FORM = re.compile(r"(?i)\byyyy-mm-dd\b(?![t ]hh)")
@@ -175,8 +176,9 @@ def of_format(name: str, random: random.Random) -> str | None:
 def hinted(parameter: str, description: str, random: random.Random) -> str | None:
     """Return a string that the parameter's name or else its description suggests, or None."""
     if _COUNTRY.fullmatch(parameter):
-        by_code = re.search(r"(?i)\bcodes?\b|\biso\b|\balpha-?[23]\b", description) is not None
-        by_name = parameter.endswith("name") or (description != "" and not by_code)
+        code, name = _CODE.search(description), re.search(r"(?i)\bname\b", description)
+        by_name = parameter.endswith("name") or (description != "" and code is None)
+        by_code = not by_name and code is not None and name is None
         return random.choice([*_COUNTRIES * (not by_code), *_COUNTRY_CODES * (not by_name)])
     for text in (parameter, description.lower()):
         for hint, make in _HINTS:

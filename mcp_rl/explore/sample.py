@@ -161,15 +161,16 @@ class Sampler:
             lowest = {"minimum", "exclusiveMinimum"} & schema.keys()
             starts_at_one = counts and not lowest and _bounds(schema)[1] >= 1
             bounds = {**schema, "minimum": 1} if starts_at_one else schema
-            part = plausible.clock_or_calendar(parameter_of(slot))
-            if part is not None and _bounds(schema) == (-math.inf, math.inf):
+            part, hinted = plausible.clock_or_calendar(parameter_of(slot)), self._pool.bounds(slot)
+            if part is not None and (*_bounds(schema), hinted.low, hinted.high) == (-math.inf, math.inf) * 2:
                 bounds = {**schema, "minimum": part[0], "maximum": part[1]}
-            hinted = self._pool.bounds(slot)
             if hinted.low > _bounds(bounds)[0]:
                 bounds = {**bounds, "minimum": hinted.low}
             if hinted.high < _bounds(bounds)[1]:
                 bounds = {**bounds, "maximum": hinted.high}
-            return number(bounds, random, whole=kind == "integer" or (counts and random.random() < 0.95))
+            return number(
+                bounds, random, whole=kind == "integer" or part is not None or (counts and random.random() < 0.95)
+            )
         return None
 
     def _object(

@@ -81,7 +81,10 @@ class KvStore:
         size = s.layers, 2, rows, s.kv_heads, capacity, s.head_dim
         if s.device.type != "cpu" or not math.prod(size):
             return torch.zeros(size, dtype=s.dtype, device=s.device)
-        memory = mmap.mmap(-1, math.prod(size) * s.dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            memory = mmap.mmap(-1, math.prod(size) * s.dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(f"{error.strerror}: keys and values of {rows} rows of {capacity} positions") from error
         return torch.frombuffer(memory, dtype=s.dtype).view(size)
 
     def reserve(self, rows: int, capacity: int, stored: Callable[[int], int]) -> None:

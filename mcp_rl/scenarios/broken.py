@@ -42,7 +42,7 @@ class BrokenScenario:
     problem: str
     """The reason, in a sentence."""
     unanswered: bool = False
-    """True if the server gave no answer, so that it is not known whether the scenario holds."""
+    """True if the server gave no answer or could not begin the episode: it is not known whether the scenario holds."""
 
 
 async def broken_scenarios(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 _CHARACTERS = 4
-"""Characters of most tokens at most: a result with more of them for each token is certainly cut."""
+"""Characters of a token of English or JSON in most vocabularies, or fewer: a longer result is most likely cut."""
 _DENSE = 2
 """Characters of a token where a result is full of ids and numbers."""
 
@@ -118,7 +118,7 @@ def short_of_turns(scenarios: Sequence[McpScenario], max_turns: int) -> str | No
 
 
 def cut_short(scenarios: Sequence[McpScenario], max_result_tokens: int) -> str | None:
-    """Return a warning where a solution must read a result of which an episode certainly shows only a part, or None."""
+    """Return a warning where a solution must read a result of which an episode likely shows only a part, or None."""
     shown = _CHARACTERS * max_result_tokens
     cut = [s for s in scenarios if s.proof is not None and s.proof.longest_result > shown]
     if not cut:

@@ -385,3 +385,18 @@ def test_a_country_is_given_by_its_name_or_its_code_as_its_description_says() ->
 
     (names, codes), (no_names, only_codes), (only_names, no_codes) = map(shares, properties)
     assert min(names, codes) > 10 and min(only_names, only_codes) > 25 and no_names == no_codes == 0
+
+
+def test_bounds_that_errors_teach_count_more_than_the_calendar() -> None:
+    schema = {"type": "object", "properties": {"year": {"type": "number"}}, "required": ["year"]}
+    pool, source = ValuePool(), random.Random(0)
+    assert all(1 < draw["year"] and draw["year"] == int(draw["year"]) for draw in draws(schema))
+    pool.observe_error("films", {"year": 2020}, "year must be between 1950 and 2010")
+    found = [Sampler("films", schema, pool).draw(source) for _ in range(20)]
+    assert all(draw is not None and 1950 <= draw.arguments["year"] <= 2010 for draw in found)
+
+
+def test_a_country_name_that_is_told_from_its_code_is_a_name() -> None:
+    told = {"type": "string", "description": "Country name, not the ISO code"}
+    found = draws({"type": "object", "properties": {"country_name": told}, "required": ["country_name"]})
+    assert len(found) == 30 and not any(re.fullmatch("[A-Z]{2}", one["country_name"]) for one in found)

@@ -105,7 +105,7 @@ def add_rows(result: Things, noun: str, placed: Sequence[tuple[Key, Sighting]], 
     columns = list(dict.fromkeys(name for _, one in placed for record in one.records for name in record))
     column = key or _naming_column(columns, [one for _, one in placed])
     noun = _ENTRY if noun in (home, *result.drafts) else noun
-    if home is None or column is None or noun in result.drafts or home in map(words_of, columns):
+    if home is None or column is None or noun in result.drafts or (not key and home in map(words_of, columns)):
         return
     draft = Draft(noun, column, within=home)
     by_call: dict[int, list[tuple[Key, Sighting]]] = {}

@@ -37,6 +37,8 @@ _COMMON = frozenset(
     "high".split()
 )
 """Values that a guess often hits."""
+_ALSO_THINGS = frozenset("driver client parent child player keeper contact guest".split())  # noqa: SIM905
+"""Nouns for people that are also used of programs and things: a storage driver, a parent window."""
 _FEWEST_WORDS = 2
 """Words that a field needs where nothing is said of what it belongs to."""
 
@@ -69,7 +71,7 @@ def is_asked(english: English, one: Entity, name: str) -> bool:
     field, words = english.about(one.kind, name), english.words(one.kind, name)
     if field.kind in ("flag", "prose") or not english.usable(one.kind, name) or _is_common(one.facts[name].value):
         return False
-    if words == f"parent {english.noun(one.kind)}":  # the version of the version: it tells no more than its kind
+    if words == f"parent {english.noun(one.kind)}":  # "the parent version of the version"
         return False
     whole = len(words.split()) >= _FEWEST_WORDS or _COUNTED.fullmatch(words_of(name)) is not None
     return whole or belonging(english, one.kind, name) != ""
@@ -101,7 +103,7 @@ def single_forms(english: English, kind: str, name: str) -> list[str]:
             inside = f"does {place.removeprefix('of ')} have" if place.startswith("of ") else "are there"
             return [f"How many {words} {inside} in all?", f"What is the number of {words}{at}?"]
     be = "are" if is_plural(words) else "is"
-    if words.split()[-1] in PEOPLE and be == "is":
+    if words.split()[-1] in PEOPLE - _ALSO_THINGS and be == "is":
         return [f"Who is the {words}{at}?", f"Tell me the {words}{at}."]
     return [
         f"What {be} the {words}{at}{unit}?",

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 _NO_LOGIN = "HTTP status 401"
-_LISTENS = re.compile(r"(?i)\b(?:running|listening|started|serving)\b.{0,40}http://[\w.\-\[\]:]{1,60}?:(\d{2,5})\b")
+_LISTENS = re.compile(
+    r"(?i)\b(?:running|listening|started|serving) (?:on|at) (?:address )?"
+    r"http://(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\[::1?\]):(\d{2,5})(/\w{1,30})?"
+)
 """A line of a server that listens at an address, such as uvicorn's."""
 
 
@@ -43,10 +46,10 @@ def _over_http(log: ProcessLog) -> str:
     found = _LISTENS.search(log.tail(30, 4000))
     if found is None:
         return ""
-    address = f"http://127.0.0.1:{found[1]}/mcp"
+    address = f"http://127.0.0.1:{found[1]}{found[2] or '/mcp'}"
     return (
-        f" It listens at an address instead of talking over stdio: start it yourself and give --server {address}, or"
-        " its stdio option if it has one."
+        f" It listens at an address instead of talking over stdio: start it yourself and pass --server {address}, or"
+        " add its stdio flag to the command."
     )
 
 

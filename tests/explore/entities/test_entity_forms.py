@@ -207,8 +207,9 @@ def test_a_line_of_a_name_and_a_value_is_no_title_of_a_list() -> None:
 
 def test_objects_about_the_call_are_nothing_of_the_thing() -> None:
     file = {"name": "log.txt", "size": 60, "chunking": {"size": 64}, "_hints": {"next": "read more"}, "_id": {"of": 7}}
+    file["_source"] = {"title": "Dune"}
     assert [dict(record) for found in read_json(json.dumps(file)) for record in found.records] == [
-        {"name": "log.txt", "size": 60, "_id.of": 7}
+        {"name": "log.txt", "size": 60, "_id.of": 7, "_source.title": "Dune"}
     ]
     found = read_json(json.dumps({"totalHits": 852, "hits": [{"name": "oar"}, {"name": "sail"}]}))
     assert [one.several for one in found] == [True]

@@ -33,7 +33,9 @@ _COUNTS = re.compile(
     r"total_?(?:hits|results|matches|found|returned)|\w+_?count|success|ok|status|truncated|query|message|per_?page)"
 )
 """Fields that say something of a listing, and nothing of a thing."""
-_ASIDE = re.compile(r"(?i)_(?!(?:id|key|name|type)$)\w+|pagination|paging|chunking|follow_?up|next_?steps?")
+_ASIDE = re.compile(
+    r"(?i)_(?:meta|metadata|links|pagination|paging|debug|hints?|info|context)|pagination|paging|chunking|next_?steps?"
+)
 """Names of objects that say how a call went, or what to call next, and nothing of a thing."""
 _DATE = re.compile(r"\bdatetime\.(?:date|datetime)\(((?:\d{1,6}, ?){2,6}\d{1,6})\)")
 _NAME_LIKE = re.compile(r"[a-z][a-z0-9_]*|[a-z]+(?:[A-Z][a-z0-9]*)+")
