@@ -60,13 +60,15 @@ async def broken_scenarios(
     limiter = anyio.CapacityLimiter(calls_in_flight(call_seconds, _IN_FLIGHT, _DEADLINE))
 
     async def one(index: int, scenario: McpScenario, *, again: bool = False) -> None:
+        said = "Its episode cannot begin: {}"
         try:
             async with limiter, sessions.lease(params, scenario.initial_state) as lease:
+                said = "{}"
                 if again:
                     await still_answers(lease.session.connection)  # it may be busy with a late call
                 problem = await _problem(lease.session, scenario)
         except ServerFault as fault:
-            findings[index] = BrokenScenario(scenario.id, str(fault), unanswered=True)
+            findings[index] = BrokenScenario(scenario.id, said.format(fault), unanswered=True)
         else:
             findings.pop(index, None)
             if problem is not None:
