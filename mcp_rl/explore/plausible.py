@@ -30,6 +30,7 @@ _COUNTRY_CODES = "NO PE JP KE CA FR DE BR IN EG".split()
 _CODE = re.compile(r"(?i)\bcodes?\b|\biso(?:[ -]?\d|\b)|\balpha-?[23]\b|\b(?:two|2)-letter\b")
 _PARTS = {r"\byear$|^year of\b": (2015, 2030), r"\bmonth$": (1, 12), r"\bhour$": (0, 23), r"\bminute$": (0, 59)}
 """The least and the largest value of parts of dates and times, by what a parameter's name ends in."""
+_OF_DATE = re.compile(r"(?i)\W*(?:(?:the |an? )?(?:\w{1,20} ){0,2}(?:date|day)\b|yyyy)")
 _DATE_FORM = re.compile(r"(?i)\byyyy-mm-dd\b(?![t ]hh)")
 _PATTERNS = ("*.txt", "*.md", "*.json", "*.py", "*", "**/*", "**/*.txt", "*.csv")
 _ZONES = sorted(zone for zone in zoneinfo.available_timezones() if re.fullmatch(r"[A-Z]\w+/[A-Z]\w+", zone)) or ["UTC"]
@@ -163,7 +164,7 @@ def is_narrow(parameter: str, description: str) -> bool:
     return (
         _COUNTRY.fullmatch(parameter) is not None
         or re.search(r"\bdate$", parameter) is not None
-        or _DATE_FORM.search(description) is not None
+        or (_OF_DATE.match(description) is not None and _DATE_FORM.search(description) is not None)
     )
 
 

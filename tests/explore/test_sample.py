@@ -400,3 +400,9 @@ def test_a_country_name_that_is_told_from_its_code_is_a_name() -> None:
     told = {"type": "string", "description": "Country name, not the ISO code"}
     found = draws({"type": "object", "properties": {"country_name": told}, "required": ["country_name"]})
     assert len(found) == 30 and not any(re.fullmatch("[A-Z]{2}", one["country_name"]) for one in found)
+
+
+def test_a_search_that_may_name_a_date_takes_words() -> None:
+    told = {"type": "string", "description": "Words to look for, such as notes created after YYYY-MM-DD."}
+    found = draws({"type": "object", "properties": {"query": told}, "required": ["query"]}, times=100)
+    assert sum(re.fullmatch(r"\d{4}-\d\d-\d\d", one["query"]) is None for one in found) > 20

@@ -32,7 +32,8 @@ def meant_by_ids(groups: Mapping[str, Sequence[Sighting]]) -> set[str]:
         (noun, words_of(name)) for noun, group in groups.items() for one in group for record in one.records[:1]
         for name in record
     }  # fmt: skip
-    return {words.removesuffix(" id") for noun, words in names if words.endswith(" id") and words != f"{noun} id"}
+    meant = [(noun, common(words.removesuffix(" id"))) for noun, words in names if words.endswith(" id")]
+    return {other for noun, other in meant if other != noun}
 
 
 def key_of(noun: str, group: Sequence[Sighting], subjects: Subjects, *, by_id: bool) -> str | None:
@@ -71,7 +72,7 @@ def tells_apart(name: str, group: Sequence[Sighting], least: float) -> bool:
 def _rank(noun: str, name: str, position: int, values: Sequence[Any]) -> float | None:
     words = words_of(name)
     last = words.split(" ")[-1]
-    if common(singular(words)) == noun or words == f"{noun} id":
+    if common(singular(words)) == noun or (last == "id" and common(words.removesuffix(" id")) == noun):
         return 19.5
     if words == "id" and all(isinstance(value, int) for value in values):
         return 5.0

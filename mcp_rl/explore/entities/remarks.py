@@ -1,4 +1,4 @@
-"""What a world model lacks, and why, in sentences for the user."""
+"""Sentences for the user about what a world model lacks, and why."""
 
 from __future__ import annotations
 

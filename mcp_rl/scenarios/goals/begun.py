@@ -42,7 +42,8 @@ class Beginnings:
             for name, value in call.arguments.items()
             if isinstance(value, str) and (place := self._place_of(value)) is not None
         ]
-        files = list(dict.fromkeys(place for place, name in needed if _is_file(place, name)))
+        unsaid = [one for one in needed if one[0] not in task.text]
+        files = list(dict.fromkeys(place for place, name in unsaid if _is_file(place, name)))
         found = (files[0], "file") if files else next(iter(needed), None)
         if found is None or found[0] in task.text or (found[0] in self._shown and task.level != "told"):
             return task
@@ -69,6 +70,6 @@ def _listed(places: Sequence[str]) -> str:
 
 
 def _is_file(place: str, parameter: str) -> bool:
-    """Return whether a place is a single file, of which the parameter says no more than that it has a path."""
-    named = any(word in _NOUNS for word in words_of(parameter).split(" "))
+    """Return whether a place is a single file, and the parameter calls it nothing else."""
+    named = any(_NOUNS.get(word, "file") != "file" for word in words_of(parameter).split(" "))
     return not named and "://" not in place and _ENDING.search(place) is not None

@@ -9,7 +9,10 @@ from mcp_rl.explore.entities.forms.json_form import read_json
 from mcp_rl.explore.entities.forms.patch_form import changes_in
 from mcp_rl.explore.entities.forms.reading import form_of, read_as
 from mcp_rl.explore.entities.forms.rows import first_column, read_rows, row_width
+from mcp_rl.explore.entities.keys import key_of, meant_by_ids
 from mcp_rl.explore.entities.nouns import noun_in, noun_of_tool, plural
+from mcp_rl.explore.entities.sightings import Sighting
+from mcp_rl.explore.entities.things import Subjects
 
 LOG = """Commit history:
 Commit: 'b4a0d53bd975d356256a6ae127fdade140c1adea'
@@ -218,3 +221,7 @@ def test_objects_about_the_call_are_nothing_of_the_thing() -> None:
 def test_of_knowledge_one_is_an_entry() -> None:
     assert noun_of_tool("search_knowledge") == "knowledge entry"
     assert plural(noun_of_tool("search_knowledge")) == "knowledge entries"
+    records = tuple({"knowledge_id": number, "rating": 5} for number in (3, 4, 5))
+    listed = Sighting(0, "list_knowledge", "knowledge entry", records, several=True)
+    assert key_of("knowledge entry", [listed], Subjects(), by_id=False) == "knowledge_id"
+    assert meant_by_ids({"knowledge entry": [listed]}) == set()

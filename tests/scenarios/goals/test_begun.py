@@ -184,13 +184,16 @@ def test_a_request_names_files_as_files_and_all_of_them() -> None:
     world = WorldModel(server="files", kinds={}, entities=(), observations=(), slots=(), references=())
     begun = Beginnings(world, places, 1)
 
-    def said(*paths: str) -> str:
-        calls = tuple(ToolCall(tool="read", arguments={"path": path}) for path in paths)
+    def said(*paths: str, name: str = "path", asked: str = "How large is it?") -> str:
+        calls = tuple(ToolCall(tool="read", arguments={name: path}) for path in paths)
         proof = GoalProof(program="", executed=2)
         verifier = Verifier(kind="number", expected=3)
-        return begun.said(GoalTask("How large is it?", "told", calls, "3", verifier, proof)).text
+        return begun.said(GoalTask(asked, "told", calls, "3", verifier, proof)).text
 
     assert said("/home/ada/oak.txt") == "How large is it? The file is '/home/ada/oak.txt'."
     both = said("/home/ada/oak.txt", "/home/ada/elm.md")
     assert both == "How large is it? The files are '/home/ada/oak.txt' and '/home/ada/elm.md'."
+    assert said("/home/ada/oak.txt", "/home/ada/elm.md", name="file_path") == both
+    asked = "Is '/home/ada/oak.txt' larger?"
+    assert said("/home/ada/oak.txt", "/home/ada/elm.md", asked=asked) == f"{asked} The file is '/home/ada/elm.md'."
     assert "'/home/ada'." in said("/home/ada/pine.txt", "/home/ada/ash")

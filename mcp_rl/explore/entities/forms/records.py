@@ -25,7 +25,9 @@ CUT = "\n[… cut: "
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,14})")
 _DECIMAL = re.compile(r"-?\d{1,15}\.\d{1,12}")
 _NOTHING = {"", "-", "\u2013", "\u2014", "none", "null", "n/a", "(none)", "(empty)", "undefined", "nil", "[]", "{}"}
-_CODE = re.compile(r"```(?!(?:text|txt|plain|plaintext|yaml|yml|toml|ini|md|markdown|csv|properties)\b)[A-Za-z]")
+_CODE = re.compile(
+    r"```(?!(?:text|txt|plain|plaintext|yaml|yml|toml|ini|env|md|markdown|csv|properties|console|log|output)\b)[A-Za-z]"
+)
 """Begins a block of program text."""
 _REPRESENTED = re.compile(r"<[\w.]{1,60} \"(.{1,200})\">")
 
