@@ -43,6 +43,8 @@ _STATISTICS = frozenset("stats statistics settings totals counts metrics limits 
 """Plurals in the names of tools that answer with one record."""
 _PHRASE = 4
 """Words of a value that say something of it."""
+_SEVERAL = 3
+"""Fewest things inside a record that are no parts of it, but things of their own."""
 _ONLY_NOUN = "summary"
 """The name of the kind where neither the result nor the tool says what the record is about."""
 _Told = dict[tuple[str, str], dict[str, set[int]]]
@@ -101,8 +103,21 @@ def _explains(record: Record) -> bool:
     return sum(len(value.split()) >= _PHRASE for value in said) > len(record) / 2
 
 
+def _of_several(record: Record) -> set[str]:
+    """Return the fields that three or more things inside have alike: `counties.lamu.code` and `counties.meru.code`."""
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in record:
+        path = name.split(".")
+        if len(path) > 2:
+            alike[path[0], path[-1]].append(name)
+    return {name for names in alike.values() if len(names) >= _SEVERAL for name in names}
+
+
 def _lasting(record: Record) -> Iterator[tuple[str, Any]]:
+    several = _of_several(record)
     for name, value in record.items():
+        if name in several:
+            continue
         if isinstance(value, str) and (is_dated(value) or _PLACE.fullmatch(value)):
             continue
         if _PASSING.search(words_of(name)) is None and not isinstance(value, bool):

@@ -190,7 +190,8 @@ def test_what_a_server_has_one_of_is_known(club: WorldModel) -> None:
     assert club.kinds["setting"].single and club.kinds["club"].single
     (setting,), (about,) = club.of_kind("setting"), club.of_kind("club")
     assert setting.facts["Yearly Fee usd"].value == 1200
-    # The time is another at each call, a path is of the machine, and what two tools tell differently is neither.
+    # The time is another at each call, a path is of the machine, what two tools tell differently is neither, and a
+    # jetty is a thing of its own.
     assert {kind.name for kind in club.kinds.values() if kind.single} == {"setting", "club"}
     assert set(about.facts) == {"club", "founder", "founding_place", "totalMembers"}
 

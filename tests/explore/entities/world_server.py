@@ -101,7 +101,8 @@ def club(name: str, given: dict[str, Any]) -> object:
         "language": "Danish",
         "asked_at": time.time(),
     }
-    return {**about, "totalMembers": 57} if name == "club_info" else {"language": "Norwegian"}
+    jetties = {place: {"berths": len(place)} for place in ("north", "south", "west", "old quay")}
+    return {**about, "totalMembers": 57, "jetties": jetties} if name == "club_info" else {"language": "Norwegian"}
 
 
 def as_text(result: object) -> str:
