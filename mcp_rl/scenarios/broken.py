@@ -108,8 +108,9 @@ async def _problem(session: Session, scenario: McpScenario) -> str | None:
         texts.append(result.text)
     if scenario.proof is not None:
         same = scenario.verifier is None or scenario.verifier.kind == "state" or scenario.proof.results
-        seen = True, results_hash(texts), results_hash([undated(text) for text in texts])
-        problem = None if same in seen else "Its calls show something else now."
+        forms = texts, [undated(text) for text in texts]
+        seen = {results_hash(form, as_written=written) for form in forms for written in (False, True)}
+        problem = None if same is True or same in seen else "Its calls show something else now."
     else:
         problem = _changed(scenario, result) if scenario.reference and result else None
     if problem is None and scenario.verifier is not None and scenario.verifier.kind == "state":

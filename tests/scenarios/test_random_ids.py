@@ -55,3 +55,31 @@ def test_what_changes_nothing_but_random_ids_is_no_task(tmp_path: Path, monkeypa
     changing = [{call.tool for call in one.reference} for one in generated.scenarios if "changes" in one.tags]
     assert changing
     assert all("add_parcel" in tools for tools in changing)
+
+
+SETS = """
+import json, random, sys
+sys.path.insert(0, sys.argv[1])
+from by_hand import serve, tool
+
+BOATS = [{"name": name, "length": 5 + 3 * at, "crew": 2 + at % 4} for at, name in enumerate(
+    ("Heron", "Otter", "Wren", "Marten", "Lark", "Stoat", "Finch", "Badger"))]
+HARBOURS = random.sample(["Oslo", "Bergen", "Bodo", "Moss", "Larvik", "Horten", "Molde", "Narvik"], 8)
+serve("boats", [tool("list_boats", "Lists all boats.")],
+      lambda *_: json.dumps({"boats": BOATS, "harbours": HARBOURS}))
+"""
+
+
+def test_a_set_in_another_order_breaks_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "boats.py").write_text(SETS)
+    folder = str(Path(__file__).parent)
+    launch = StdioServer(command=sys.executable, args=("-S", str(tmp_path / "boats.py"), folder))
+    server, out = ToolServer("boats", "", {"stdio": launch}, isolation="shared"), tmp_path / "tasks.jsonl"
+    recipe = Recipe(8, unsolvable=0, without_tools=0, levels="told=0.5,worked-out=0.5")
+    generated = anyio.run(generate_file, server, out, GenerateRequest(recipe))
+    assert len(generated.scenarios) >= 4
+    assert anyio.run(check_file, server, out).findings == []
+    changed = (tmp_path / "boats.py").read_text().replace("5 + 3 * at", "6 + 3 * at")
+    (tmp_path / "boats.py").write_text(changed)
+    assert anyio.run(check_file, server, out).findings != []

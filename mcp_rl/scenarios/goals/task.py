@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +35,33 @@ class GoalTask:
     tags: tuple[str, ...] = ()
 
 
-def results_hash(texts: Sequence[str]) -> str:
-    """Return a hash of the results of calls, in order."""
+def results_hash(texts: Sequence[str], *, as_written: bool = False) -> str:
+    """Return a hash of the results of calls, in order.
+
+    Lists of plain values in JSON count as sets unless the texts are taken `as_written`: a server that lists a set says
+    it in another order in each process.
+    """
     digest = hashlib.sha256()
-    for text in texts:
+    for text in texts if as_written else map(_unordered, texts):
         digest.update(f"{len(text)}:{text}".encode())
     return digest.hexdigest()[:16]
+
+
+def _unordered(text: str) -> str:
+    """Return a text; if it is JSON, with its lists of plain values sorted."""
+    try:
+        return json.dumps(_sorted(json.loads(text)), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _sorted(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _sorted(inner) for key, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    plain = all(inner is None or isinstance(inner, str | int | float) for inner in value)
+    return sorted(value, key=repr) if plain else [_sorted(inner) for inner in value]
 
 
 def longest(texts: Sequence[str]) -> int:
