@@ -24,6 +24,11 @@ _ENDS = re.compile(
     r"_(?:KEY|TOKEN|SECRET|PASSWORD|USER|USERNAME|PATH|DIR|FILE|URL|URI|HOST|PORT|ID|NAME|ENDPOINT|REGION|PROJECT|DSN)$"
 )
 """The end of such a name; an error code has another: INVALID_ARGUMENT."""
+_NETWORK = re.compile(
+    r"(?i)fetch failed|ENOTFOUND|ECONNREFUSED|EAI_AGAIN|getaddrinfo|name resolution|network|"
+    r"connect(?:ion)? (?:error|timeout)"
+)
+"""Words of a server that reaches nothing."""
 _QUOTED = 160
 """Characters of a complaint that are quoted."""
 
@@ -46,8 +51,13 @@ class CommonComplaint:
         what = f"Set {self.setting} under `env` in a file of servers (docs/server_config.md)" if self.setting else ""
         return (
             f"No task can be made for the server {server!r}: {self.tools} of its tools answer {quoted!r}. "
-            f"{what or 'Give it what it asks for'} and try again."
+            f"{what or _what_helps(quoted)} and try again."
         )
+
+
+def _what_helps(said: str) -> str:
+    """Return what to do about a complaint that names no setting."""
+    return "See that it reaches the network" if _NETWORK.search(said) else "Give it what it asks for"
 
 
 def common_complaint(record: TriedTools, tools: Sequence[str], *, share: float) -> CommonComplaint | None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _NOTHING = re.compile(
-    r"(?i)^\W*(?:error|null|none|undefined)\b|^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
+    r"(?i)^\W*(?:error|null|none(?! of\b)|undefined)\b|"
+    r"^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
     r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
     r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available|match(?:es|ed|ing)?)\b"
 )
@@ -30,6 +31,8 @@ _NOTHING_ELSEWHERE = re.compile(
 _FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _-]?found|^no[ _-]?(?:match|result)|^invalid")
 _FOUND = ("found", "matched")
 """Keys under which `false` says that nothing was found."""
+_MESSAGE = re.compile(r"(?i)message|msg|details?|reason|info|notice|warning|results?|output|response|status|answer")
+"""Names under which a JSON object tells its caller how a call went."""
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
 _READ = 20_000
 """Number of characters of a result that are searched."""
@@ -81,10 +84,10 @@ answer."""
 def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bool:
     """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status or
     an error. With the call's `arguments`, a text that refuses one of them counts as well."""
-    begins, is_json = text[:300], text.lstrip()[:1] in ("{", "[")
+    is_json = text.lstrip()[:1] in ("{", "[")
     if (
-        _NOTHING.search(begins)
-        or (not is_json and _NOTHING_ELSEWHERE.search(begins))
+        any(_NOTHING.search(said[:300]) for said in _messages(text))
+        or (not is_json and _NOTHING_ELSEWHERE.search(text[:300]))
         or _ERROR_FIRST.search(text)
         or _SYSTEM_ERROR.search(text[:_READ])
     ):
@@ -95,6 +98,20 @@ def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bo
     failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
     denied = any(value.get(key) is False for key in ("success", "ok", *_FOUND))
     return failed or denied or bool(error_in(value))
+
+
+def _messages(text: str) -> list[str]:
+    """Return the texts by which a result may complain: of JSON those under names for messages, since the rest is data;
+    any other text whole."""
+    try:
+        value = json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
+    except (ValueError, RecursionError):
+        return [text]
+    while isinstance(value, list | dict) and len(value) == 1:
+        value = value[0] if isinstance(value, list) else next(iter(value.values()))
+    if isinstance(value, dict):
+        return [said for name, said in value.items() if isinstance(said, str) and _MESSAGE.fullmatch(name[:40])]
+    return [value] if isinstance(value, str) else ["null"] if value is None else []
 
 
 def error_in(value: Mapping[str, Any]) -> Any:

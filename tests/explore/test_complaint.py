@@ -25,6 +25,9 @@ from mcp_rl.explore.values_seen import ValuePool
         ('{"status": "no_match", "query": "ember", "dataset": {"rows": 53}}', {"query": "ember"}),
         ('{"found": false, "word": "ember", "version": 2}', {"word": "ember"}),
         ('{"matched": false, "dataset": {"rows": 53}}', {}),
+        ('{"result": {"message": "No matches for ember"}}', {}),
+        ('{"query": "ember", "message": "Nothing: not found"}', {}),
+        ('{"result": null}', {}),
         ("not a folder: /srv/data/a quiet child", {"path": "a quiet child"}),
         ("not a valid sheet name: 'x'", {"sheet": "x"}),
         ("Unknown unit 'furlong'. Try metre.", {"unit": "furlong"}),
@@ -56,6 +59,12 @@ def test_complaints_are_failures(text: str, arguments: dict[str, Any]) -> None:
         ('{"errors": ["line 3"], "valid": false}', {}),
         ("Keine Sorge: drei Bücher wurden gefunden.", {}),
         ('{"status": "matched", "matches": 3}', {}),
+        ('{"error": false, "msg": "countries", "data": {"name": "Chad"}}', {}),
+        ('{"error": null, "result": 5}', {}),
+        ('["error", "warning", "info"]', {}),
+        ('[{"code": 404, "name": "Not Found"}, {"code": 200, "name": "OK"}]', {}),
+        ('{"title": "No such thing", "pages": 3}', {}),
+        ("None of the 3 notes is old.", {}),
     ],
 )
 def test_answers_about_an_argument_are_no_complaints(text: str, arguments: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class AgreeingTools:
         for tool in tools:
             before = _told_by(draft, name, tool)
             after = _told_by(other, name, tool) if other is not None else {}
-            if all(after.get(key) == value for key, value in before.items()):
+            if all(after.get(key) == value for key, value in before.items()) and not _depends(draft, name, tool):
                 steady.append(tool)
         ranked = sorted(steady, key=lambda tool: self._rank(tool, draft, name), reverse=True)
         agreed: list[str] = []
@@ -57,6 +57,20 @@ class AgreeingTools:
         cut = any(isinstance(value, str) and value.rstrip().endswith(("…", "...")) for value in values.values())
         numbers = all(isinstance(value, int | float) for value in values.values())
         return not cut, numbers, lists, len(values)
+
+
+def _depends(draft: Draft, name: str, tool: str) -> bool:
+    """Return whether a tool tells several numbers of one thing: then they are of the call, as the score of a hit is."""
+    return any(
+        name in told and sum(_is_number(value) for value in told[name].by_tool.get(tool, ())) > 1
+        for key, told in draft.things.items()
+        if key not in draft.ambiguous
+    )
+
+
+def _is_number(value: str) -> bool:
+    """Return whether a JSON text is a number."""
+    return value[:1] in "-0123456789"
 
 
 def _told_by(draft: Draft, name: str, tool: str) -> dict[Any, Any]:

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 _ROUND_NUMBERS = (10, 20, 25, 30, 50, 100, 200, 250, 500, 1000)
 """Lengths at which listings are often cut."""
 _MORE = re.compile(
-    r"(?i)\"(?:has_?more|has_?next(?:_?page)?|truncated)\"\s?:\s?true|\"next_?(?:cursor|page|token)\"\s?:\s?[\"1-9]|"
-    r"\band \d+ more\b|\bshowing (?:the )?(?:first )?\d+ of \d+"
+    r"(?i)\"(?:has_?more|has_?next(?:_?page)?|(?:is_?)?truncated|incomplete(?:_?results)?)\"\s?:\s?true|"
+    r"\"(?:is_?)?last(?:_?page)?\"\s?:\s?false|\"next_?(?:cursor|page|token|page_?token|link|url)\"\s?:\s?(?:\"[^\"]|[1-9])|"
+    r"\"next\"\s?:\s?\"(?:https?:|[/?])|\"(?:total_?pages|last_?page)\"\s?:\s?(?!1\b)[1-9]|"
+    r"(?:\band|[\u2026+(\[]|\.\.\.) ?\d+ (?:more|others)\b|\bpage \d+ ?(?:of|/) ?(?!1\b)\d+"
 )
-_TOTAL = re.compile(r"(?i)\"(?:total|total_?count|total_?results)\"\s?:\s?(\d{1,9})")
+_TOTAL = re.compile(
+    r"(?i)(?:^\s*\{\s*\"count\"|\"(?:total(?:_?(?:count|results|items|hits|records|matches|found|entries))?|num_?found)\")"
+    r"\s?:\s?(\d{1,9})|\bshowing [^\n]{0,20}\d (?:out )?of (?:about )?(\d{1,9})\b"
+)
 
 
 class Completeness:
@@ -74,7 +79,7 @@ class Completeness:
     def _may_be_cut(self, call: int, length: int) -> bool:
         """Return whether a listing may have more pages: it says so, or it is as long as its limit."""
         answer = self._answers[call]
-        if _says_more(answer.text, length):
+        if says_more(answer.text, length):
             return True
         parameters = parameters_of(self._survey.reader.tools[answer.tool])
         limits = [one for one in parameters if one.limits]
@@ -92,6 +97,7 @@ class Completeness:
         return length in _ROUND_NUMBERS and not any(len(listing.keys) == length for listing in longer)
 
 
-def _says_more(text: str, length: int) -> bool:
-    totals = [int(found) for found in _TOTAL.findall(text)]
+def says_more(text: str, length: int) -> bool:
+    """Return whether a result says that it shows only some of its things; `length` is the number of those it shows."""
+    totals = [int(found[1] or found[2]) for found in _TOTAL.finditer(text)]
     return _MORE.search(text) is not None or any(total > length for total in totals)

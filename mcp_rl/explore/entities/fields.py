@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.abbreviations import spelled
-from mcp_rl.explore.entities.nouns import common, plural, singular
+from mcp_rl.explore.entities.nouns import common, is_plural, plural, singular
 from mcp_rl.explore.entities.world_model import EntityField, FieldKind
 from mcp_rl.explore.words import words_of
 
@@ -152,9 +152,12 @@ def words_for(name: str, holds: FieldKind, kind: str) -> tuple[str, str]:
     unit = ""
     if holds == "number" and len(words) > 1 and words[-1] in UNITS:
         unit, words = UNITS[words[-1]], words[:-1]
+    if len(words) > 1 and words[0] in ("all", "every", "each"):
+        words = words[1:]
     if len(words) > 1 and words[0] == kind and words[1] not in ("of", "in"):
         words = words[1:]
-    if holds == "number" and len(words) > 1 and (words[-1] == "count" or words[0] in ("num", "n", "total", "count")):
+    counted = words[-1] == "count" or words[0] in ("num", "n", "count")
+    if holds == "number" and len(words) > 1 and (counted or (words[0] == "total" and is_plural(words[-1]))):
         rest = words[:-1] if words[-1] == "count" else [word for word in words[1:] if word != "of"]
         return plural(common(singular(" ".join(rest)))), unit
     if holds == "flag" and words[0] in ("is", "has") and len(words) > 1:

@@ -121,6 +121,7 @@ def _list(result: Things, draft: Draft, one: Sighting, key: str) -> None:
     for record in one.records:
         value = record.get(key)
         if not is_key(value):
+            cut = True  # there are more things than have a name
             continue
         home = draft
         if not one.typed and isinstance(value, str) and value not in draft.things and len(record) <= _BARE:

@@ -45,6 +45,10 @@ GENERIC = set(
     "summary overview index catalog children".split()
 )
 """Nouns that say nothing of a thing."""
+_OF_FOLDERS = frozenset(
+    "working root home base project parent target source output data temp upload download cache sub file".split()
+)
+"""Words before "directory" that mean a folder."""
 _OTHER_NAMES = {
     "dir": "folder", "directory": "folder", "repo": "repository", "doc": "document", "img": "image",
     "knowledge": "knowledge entry",
@@ -58,6 +62,8 @@ def singular(noun: str) -> str:
         last = _IRREGULAR[last]
     elif last in _NO_PLURALS or last in _UNCOUNTABLE or len(last) < 3 or not last.endswith("s") or last.endswith("ss"):
         pass
+    elif last.endswith("es") and len(last) > 4 and last[:-2] in _NO_PLURALS:
+        last = last[:-2]
     elif last.endswith("ies") and len(last) > 4:
         last = last[:-3] + "y"
     elif re.search(r"(?:[sxz]|ch|sh)es$", last) and not re.search(r"(?:[aeiou]|n|r)ses$|zes$", last):
@@ -115,6 +121,8 @@ def noun_of_tool(name: str, prefix: str = "") -> str:
         if stop in words[1:]:
             words = words[: words.index(stop, 1)]
     kept = [word for word in words if word.isalpha() and word not in _VERBS]
+    if len(kept) > 1 and kept[-1] == "directory" and kept[-2] not in _OF_FOLDERS:
+        return "directory"  # of people, as a phone directory is
     return common(singular(kept[-1])) if kept else ""
 
 

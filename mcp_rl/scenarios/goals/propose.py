@@ -50,6 +50,12 @@ _NO_NOUNS = frozenset(
     "more rest best worst staged unstaged untracked".split()
 )
 """Words by which lists are called, but not the things in them: nobody asks for "the missing called 'Sound'"."""
+_NO_SUMS = frozenset(
+    "rating score rank position latitude longitude temperature average mean median rate ratio percentage age version "  # noqa: SIM905
+    "port code zip postcode elevation altitude level priority maximum minimum max min speed density total".split()
+)
+"""Words for numbers of which nobody wants the sum."""
+_RATES = frozenset({"%", "°C", "°F", "km/h", "mph", "hPa"})
 _SECOND, _ALL = 0.3, 0.35
 """Probability of a second condition, and of no condition where none is needed."""
 _ANY = 0.3
@@ -295,8 +301,16 @@ class ProgramDrawer:
         amounts = self._fields[kind].amounts
         if not amounts:
             return None
+        amounts = [one for one in amounts if self._adds_up(kind, one)]
+        if not amounts:
+            return None
         name = self._random.choice(amounts)
         return TotalOf(self._select(kind, without=[name]), name)
+
+    def _adds_up(self, kind: str, name: str) -> bool:
+        """Return whether a sum over several things means something: none of ratings does."""
+        words = self._english.words(kind, name).lower().split()
+        return self._english.about(kind, name).unit not in _RATES and not _NO_SUMS & set(words)
 
     def _more_of(self, kind: str) -> Program | None:
         fields = self._fields[kind]
@@ -312,7 +326,8 @@ class ProgramDrawer:
             return None
         one_value, other = self._random.sample(distinct, 2)
         relation: Relation = "has" if self._english.about(kind, name).kind == "list" else "is"
-        amount = self._random.choice(fields.amounts) if fields.amounts and self._random.random() < 0.5 else ""
+        amounts = [one for one in fields.amounts if self._adds_up(kind, one)]
+        amount = self._random.choice(amounts) if amounts and self._random.random() < 0.5 else ""
         return MoreOf(kind, Condition(name, relation, one_value), other, amount)
 
     def _gap(self, kind: str) -> Program | None:

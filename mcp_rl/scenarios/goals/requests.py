@@ -166,11 +166,14 @@ class Requests:
                     f"Tell me the {words} of {it}{in_unit}.",
                 ]
             case "cost":
-                return [f"How much does {it} cost?", f"What is the {words} of {it}?"]
+                in_unit = self._in_unit(kind, name)
+                return [f"How much does {it} cost{in_unit}?", f"What is the {words} of {it}{in_unit}?"]
             case "age":
-                return [f"How old is {it}?", f"What is the {words} of {it}?"]
+                in_unit = self._in_unit(kind, name)
+                return [f"How old is {it}{in_unit}?", f"What is the {words} of {it}{in_unit}?"]
             case "length":
-                return [f"How long is {it}?", f"What is the {words} of {it}?"]
+                in_unit = self._in_unit(kind, name)
+                return [f"How long is {it}{in_unit}?", f"What is the {words} of {it}{in_unit}?"]
             case "changed":
                 changed = [] if heavy else [f"When was {it} last changed?", f"When was {it} changed last?"]
                 return changed or [f"When was the last change to {it}?"]
@@ -303,7 +306,7 @@ class Requests:
                     f"How much space do the {said} take up together{in_unit}?",
                 ]
             case "cost":
-                return [f"What do the {said} cost together?", f"What would all {said} cost together?"]
+                return [f"What do the {said} cost together{in_unit}?", f"What would all {said} cost together{in_unit}?"]
         return [
             f"What is the total {words} of the {said}{in_unit}?",
             f"Tell me the total {words} of the {said}{in_unit}.",
@@ -429,7 +432,7 @@ class Requests:
             case "size":
                 return f"how large {be} {it}{self._in_unit(kind, name)}"
             case "cost":
-                return f"how much {do} {it} cost"
+                return f"how much {do} {it} cost{self._in_unit(kind, name)}"
             case "changed":
                 return f"when {was} {it} last changed"
             case "created":

@@ -62,6 +62,11 @@ _MASSES = frozenset(
 _NO_NOUNS = frozenset("since until from by per at in on to of for with about after before is was has had not".split())  # noqa: SIM905
 """Words at the end of a field's name after which no noun phrase can be made."""
 
+_NO_BEGINNINGS = frozenset("when how why what where who which is are has have can to if use not no".split())  # noqa: SIM905
+"""Words at the beginning of one, of which the same is true: "when to use"."""
+_VERBS = frozenset("requires includes contains allows provides depends extends implements applies".split())  # noqa: SIM905
+"""Verbs that look like plurals."""
+
 Sort = Literal["name", "label", "contents", "place", "count", "mass", "size", "age", "length", "cost", "changed",
                "created", "due", "dated", "year", "deed", "list", "flag", "number", "time", "text"]  # fmt: skip
 """What a field is to a speaker, which decides how it is asked for."""
@@ -157,7 +162,11 @@ class English:
     def words(self, kind: str, name: str) -> str:
         """Return a noun phrase for a field; the field that is called as its kind, as the tag of a tag, is its name."""
         words = self.about(kind, name).words.strip() or words_of(name)
-        return "name" if words == self.noun(kind) else words.removeprefix("number of ")
+        if not words.isascii():
+            return f"value{'s' * (self.about(kind, name).kind == 'list')} of {quoted(name)}"  # no word of English
+        if words == self.noun(kind):
+            return "name"
+        return plural(words) if self.about(kind, name).kind == "list" else words.removeprefix("number of ")
 
     def relative(self, kind: str, said: str) -> str:
         """Return a condition after its noun, with "who" for people: "people who have more than 3 friends"."""
@@ -174,8 +183,12 @@ class English:
         return self._usable[kind, name]
 
     def _has_words(self, kind: str, name: str) -> bool:
+        if not self.about(kind, name).words.isascii():
+            return not self._repeats(kind, name) and self.about(kind, name).kind != "flag"
         words = self.words(kind, name).lower().split()
-        if words and (words[-1] in _NO_NOUNS | _LANGUAGES or words_of(name).split(" ")[-1] in ("url", "uri", "href")):
+        if words and (words[0] in _NO_BEGINNINGS or words[-1] in _NO_NOUNS | _VERBS | _LANGUAGES):
+            return False
+        if words and words_of(name).split(" ")[-1] in ("url", "uri", "href"):
             return False  # an address is where a thing is read, and nothing of it
         if words and words[-1] == "path" and name not in self._names[kind][:1]:
             return False  # its name says enough

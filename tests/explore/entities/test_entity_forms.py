@@ -97,6 +97,14 @@ TASKS = """Tasks:
          "isFile": True, "permissions": "644"}),
         ("list", FOLDER, "", {"type": "dir", "name": "archive"}),
         ("list", TASKS, "Tasks", {"name": "Buy milk", "id": 3, "priority": "high", "done": True}),
+        ("list", "1. **Plan** (ID: 3)\n   Tags: a, b\n2. **Trip** (ID: 4)\n   Tags: c, d", "",
+         {"ID": 3, "name": "Plan", "Tags": ["a", "b"]}),
+        ("list", "1. Plan (id: 3) - a day out\n2. Trip (id: 4) - by train", "",
+         {"id": 3, "name": "Plan", "description": "a day out"}),
+        ("pairs", "### Plan\n- **Number**: 3\n- **Place**: Rome\n\n### Trip\n- **Number**: 4\n- **Place**: Lima", "",
+         {"name": "Plan", "Number": 3, "Place": "Rome"}),
+        ("table", "| Name | Version |\n|---|---|\n| a \\| b | 1.10 |\n| c | 1.9 |", "",
+         {"Name": "a | b", "Version": "1.10"}),
         ("list", "* main\n  side4", "", {"name": "main", "current": True}),
         ("list", "  feature\n* main", "", {"name": "feature", "current": False}),
         ("list", "/tmp/a/n1.txt\n/tmp/a/b", "", {"path": "/tmp/a/n1.txt", "name": "n1.txt"}),
@@ -108,6 +116,17 @@ def test_a_result_is_read_in_its_form(form: str, text: str, name: str, first: di
     assert form_of([text]) == form
     found = read_as(form, text)[0]
     assert (found.name, found.records[0]) == (name, first)
+
+
+def test_a_list_may_be_called_as_a_count_is() -> None:
+    [found] = read_json('{"pages": [{"id": 1, "title": "Plan"}, {"id": 2, "title": "Trip"}], "total": 2}')
+    assert (found.name, [record["title"] for record in found.records]) == ("pages", ["Plan", "Trip"])
+
+
+def test_a_table_with_a_row_that_cannot_be_read_is_not_whole() -> None:
+    rows = "| Name | Place |\n|---|---|\n| Ada | Rome |\n| Omar | Lima | 3 |\n"
+    assert read_as("table", rows)[0].cut
+    assert not read_as("table", rows.replace(" | 3 |", " |"))[0].cut
 
 
 def test_a_patch_tells_files_and_lines() -> None:

@@ -23,6 +23,9 @@ from mcp_rl.toolserver.tools.listing import Tool
         ("size", [10], "file", "size", "number", "bytes"),
         ("value_aed", [10], "deal", "value", "number", "AED"),
         ("comment_count", [3], "issue", "comments", "number", ""),
+        ("total_items", [3], "order", "items", "number", ""),
+        ("total_amount", [99.5], "order", "total amount", "number", ""),
+        ("all_contacts", [["Ada"], []], "group", "contacts", "list", ""),
         ("noteTitle", ["a"], "note", "title", "text", ""),
         ("isArchived", [True, False], "note", "archived", "flag", ""),
         ("labels", [["a"], []], "issue", "labels", "list", ""),
@@ -70,7 +73,8 @@ def test_relations_get_nouns() -> None:
     [("note", "notes"), ("city", "cities"), ("branch", "branches"), ("person", "people"), ("index", "indices"),
      ("status", "statuses"), ("address", "addresses"), ("box", "boxes"), ("day", "days"), ("database", "databases"),
      ("response", "responses"), ("movie", "movies"), ("key", "keys"), ("time zone", "time zones"), ("page", "pages"),
-     ("bus", "buses"), ("use", "uses"), ("message", "messages"), ("course", "courses"), ("size", "sizes")],
+     ("canvas", "canvases"), ("campus", "campuses"), ("bus", "buses"),
+     ("use", "uses"), ("message", "messages"), ("course", "courses"), ("size", "sizes")],
 )  # fmt: skip
 def test_nouns_have_a_singular_and_a_plural(one: str, several: str) -> None:
     assert (singular(several), singular(one), plural(one)) == (one, one, several)
@@ -81,6 +85,7 @@ def test_names_say_what_things_are() -> None:
     assert noun_of_tool("git_list_branches", "git") == "branch"
     assert noun_of_tool("search_notes_by_tag") == "note"
     assert noun_of_tool("list_directory") == "folder"
+    assert noun_of_tool("staff_directory") == "directory"
     assert [with_article(noun) for noun in ("hour", "user", "note", "entry")] == [
         "an hour",
         "a user",

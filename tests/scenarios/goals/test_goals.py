@@ -347,6 +347,32 @@ def test_numbers_that_only_name_things_are_not_compared() -> None:
     assert not any(drawer.draw(outcome) for outcome in ("gap", "extreme", "total") for _ in range(20))
 
 
+def test_numbers_that_do_not_add_up_are_not_summed_and_units_are_said() -> None:
+    fields = {
+        **FIELDS,
+        "rating": EntityField(name="rating", words="rating", kind="number"),
+        "price": EntityField(name="price", words="price", kind="number", unit="cents"),
+        "preis_für_zwei": EntityField(name="preis_für_zwei", words="preis für zwei", kind="number"),
+        "when_to_use": EntityField(name="when_to_use", words="when to use", kind="text"),
+    }
+    things = [
+        one.model_copy(update={"facts": one.facts | {new: one.facts["words"] for new in fields if new not in FIELDS}})
+        if one.kind == "note"
+        else one
+        for one in WORLD.entities
+    ]
+    kinds = {**WORLD.kinds, "note": WORLD.kinds["note"].model_copy(update={"fields": fields})}
+    world = WORLD.model_copy(update={"kinds": kinds, "entities": tuple(things)})
+    english = English(world, random.Random(1))
+    requests, plan = Requests(english, ToolNames([])), ChosenThings("note", (Condition("title", "is", "Plan"),))
+    assert {str(requests.of(FieldOf(plan, "price"))).endswith(", in cents?") for _ in range(20)} == {True}
+    assert "value of 'preis_für_zwei'" in str(requests.of(FieldOf(plan, "preis_für_zwei")))
+    assert not english.usable("note", "when_to_use")
+    drawer = ProgramDrawer(english, random.Random(1))
+    sums = {program.field for _ in range(200) if isinstance(program := drawer.draw("total"), TotalOf)}
+    assert "price" in sums and "rating" not in sums
+
+
 def test_nobody_speaks_of_a_missing_or_of_the_title_ja() -> None:
     kinds = {**WORLD.kinds, "missing": WORLD.kinds["note"].model_copy(update={"name": "missing"})}
     things = [one.model_copy(update={"kind": "missing"}) for one in WORLD.entities if one.kind == "note"]

@@ -29,8 +29,8 @@ _WRAPPERS = {"result", "results", "data", "response", "payload", "output", "item
 _NAMING = ("name", "title", "label", "id", "key", "slug", "path", "uri", "url", "login", "username", "code", "symbol")
 """Fields by which a thing is called."""
 _COUNTS = re.compile(
-    r"(?i)(?:total|count|length|size|page|pages|limit|offset|has_?(?:more|next)|next_?(?:cursor|page)?|cursor|num_?\w+|"
-    r"total_?(?:hits|results|matches|found|returned)|\w+_?count|success|ok|status|truncated|query|message|per_?page)"
+    r"(?i)(?:total|count|length|size|page|pages|limit|offset|has_?(?:more|next)|next_?(?:cursor|page)?|cursor|num_\w+|"
+    r"total_?(?:hits|results|matches|found|returned)|\w+_count|\w+(?-i:Count)|success|ok|status|truncated|query|message|per_?page)"
 )
 """Fields that say something of a listing, and nothing of a thing."""
 _ASIDE = re.compile(
@@ -124,7 +124,7 @@ def _of_object(value: dict[str, Any], name: str, depth: int) -> Iterator[RecordL
     if _is_keyed_by_name(value):
         yield limited([_flat({"name": key, **inner}) for key, inner in list(value.items())[:MOST_RECORDS]], name)
         return
-    own = {key: inner for key, inner in value.items() if not _COUNTS.fullmatch(str(key))}
+    own = {key: inner for key, inner in value.items() if isinstance(inner, list) or not _COUNTS.fullmatch(str(key))}
     scalars = [key for key, inner in own.items() if is_scalar(inner)]
     named = any(key in _NAMING for key in scalars)
     lists = {key: inner for key, inner in own.items() if isinstance(inner, list)}

@@ -24,7 +24,7 @@ _BRANCH = re.compile(r"([* ]) (\S{1,200})")
 _BRACKETED = re.compile(r"(.{1,300}?) ?\(([^()]{1,300})\)")
 _SIZED = re.compile(r"(\S.{0,250}?) {2,}(\d[\d.,]{0,14} ?[kKMGT]?i?B)")
 _NUMBERED = re.compile(r"(?:\[|#|\bid ?[:=]? ?)(\d{1,12})\]?:? +(.+)", re.IGNORECASE)
-_TAILED = re.compile(r"\*{0,2}([^:*\n]{1,80}?)\*{0,2}(?:: | [-\u2013\u2014] )\*{0,2}(.+)")
+_TAILED = re.compile(r"\*{0,2}((?:[^:*()\n]|\([^()\n]{0,80}\)){1,80}?)\*{0,2}(?:: | [-\u2013\u2014] )\*{0,2}(.+)")
 _PATH = re.compile(r"(?:/|\./|[A-Za-z]:\\)?[\w.@+ -]{1,120}(?:[/\\][\w.@+ -]{1,120}){0,40}/?")
 _MARKED = re.compile(r"([a-z]{2,12}(?: [a-z]{2,12})?): +(\S.*)")
 """A path with what became of it: "new file:   a.txt"."""
@@ -116,7 +116,10 @@ def _entry(text: str) -> Record:
     if (found := _TAILED.fullmatch(text)) is not None and "://" not in found[1]:
         value = value_of(found[2])
         if value is not None:
-            return record | {"name": found[1].strip("*` "), "description" if isinstance(value, str) else "value": value}
+            name = found[1].strip("*` ")
+            if (aside := _BRACKETED.fullmatch(name)) is not None and _put_pairs(record, aside[2].split(", ")):
+                name = aside[1].strip("*` ")
+            return record | {"name": name, "description" if isinstance(value, str) else "value": value}
     return record | ({"name": text.strip("*` ")} if len(text) <= LONGEST_VALUE else {})
 
 

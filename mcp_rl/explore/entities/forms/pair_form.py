@@ -29,6 +29,7 @@ _ADDRESSED = re.compile(r"([^<>@]{1,100}?) <([^<>@\s]{1,100}@[^<>@\s]{1,100})>")
 """A person with an address for mail: "Ada <ada@example.com>"."""
 _QUANTITY = re.compile(r"(-?\d{1,3}(?:,\d{3})+|-?\d{1,15})((?:\.\d{1,9})?) ?([A-Za-z%]{1,10})")
 _RULE = re.compile(r"[-=_*#~]{3,}")
+_NUMBERED = re.compile(r"\d{1,5}[.)] +")
 LABELS = {"permissions", "mode", "version", "phone", "zip", "postcode", "port"}
 """Names of values that look like numbers and are none."""
 _LEAST_SHARE = 0.6
@@ -42,6 +43,10 @@ def read_pairs(text: str) -> list[RecordList]:
     """Return the records of a result that is written in pairs."""
     lines, cut = whole_lines(text)
     title = _title(lines)
+    if _is_list(lines):
+        return []  # its items have names (`list_form.py`)
+    if title is not None and (level := lines[0].split(" ")[0]).startswith("#") and _has_several(lines, level):
+        title, lines = None, [re.sub(rf"^{level} +", "name: ", line) for line in lines]
     if any(_HEADED.fullmatch(line) for line in lines[:1]):
         return _log(lines, cut)
     told = without_code(lines[title is not None :])
@@ -61,6 +66,17 @@ def read_pairs(text: str) -> list[RecordList]:
     return [limited(records, title or "", cut=cut)]
 
 
+def _is_list(lines: list[str]) -> bool:
+    """Return whether things are listed by numbers, with the pairs of each below its name."""
+    items = [line for line in lines if _NUMBERED.match(line) and pair_in(_NUMBERED.sub("", line)) is None]
+    return len(items) > 1
+
+
+def _has_several(lines: list[str], level: str) -> bool:
+    """Return whether there are several headings of a level: each names a thing."""
+    return sum(line.startswith(f"{level} ") for line in lines) > 1
+
+
 def _log(lines: list[str], cut: bool) -> list[RecordList]:
     """Return the records of a log as git writes it, whose entries may be followed by their changes."""
     records = [block for block in _blocks(lines) if len(block) > 1][:MOST_RECORDS]
@@ -77,7 +93,7 @@ def pair_in(line: str) -> tuple[str, str] | None:
     if found := _HEADED.fullmatch(line):
         return found[1], found[2]
     found = _PAIR.fullmatch(line)
-    if found is None or found[1].count(" ") > 3:
+    if found is None or found[1].count(" ") > 3 or found[1].count("(") != found[1].count(")"):
         return None
     return found[1].strip(), found[2]
 

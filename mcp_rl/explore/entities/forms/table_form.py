@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 
+from mcp_rl.explore.entities.forms.pair_form import LABELS
 from mcp_rl.explore.entities.forms.records import (
     LONGEST_NAME,
     MOST_FIELDS,
@@ -21,6 +22,7 @@ _BOX = str.maketrans({"│": "|", "┃": "|", "║": "|", **dict.fromkeys("─�
 _RULE = re.compile(r"[\s|:+-]{3,}")
 _COLUMN = re.compile(r"[A-Za-z#][\w #./()%-]*")
 _GAP = re.compile(r" {2,}|\t+")
+_BAR = re.compile(r"(?<!\\)\|")
 
 
 def read_table(text: str) -> list[RecordList]:
@@ -49,7 +51,8 @@ def _with_bars(lines: list[str], cut: bool) -> list[RecordList]:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")][:MOST_FIELDS]
+    inside = line.strip().removeprefix("|").removesuffix("|")
+    return [cell.strip().replace("\\|", "|") for cell in _BAR.split(inside)][:MOST_FIELDS]
 
 
 def _with_commas(lines: list[str], cut: bool) -> list[RecordList]:
@@ -89,6 +92,13 @@ def _records(names: list[str], rows: list[list[str]], title: str, cut: bool) -> 
     records: list[Record] = []
     for row in rows:
         if len(row) == len(names):
-            values = {name: value_of(cell, several=is_plural(name)) for name, cell in zip(names, row, strict=True)}
-            records.append({name: value for name, value in values.items() if value is not None})
+            record: Record = {}
+            for name, cell in zip(names, row, strict=True):
+                value = value_of(cell, several=is_plural(name))
+                if isinstance(value, int | float) and name.lower().split(" ")[-1] in LABELS:
+                    value = cell  # "1.10" is no number
+                record |= {name: value} if value is not None else {}
+            records.append(record)
+        else:
+            cut = True  # nobody knows what it says
     return [limited(records, title, cut=cut)] if records else []
