@@ -1,5 +1,4 @@
-"""Conversations on strangers' servers: calls that are spelled out; goals in ordinary words are in `told.py` and
-`reading.py`.
+"""Conversations on strangers' servers: calls that are spelled out; goals in ordinary words are in `told.py`.
 
 They teach to copy names and values that no lexicon has, to find a tool among others of nearly the same name, to write
 nested arguments, to carry a value out of a long result into the next call, and to answer with one field of it.
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.corpus import LINKS, ExampleCall, TextPiece
 from mcp_rl.tiny.mended import mended
-from mcp_rl.tiny.reading import read_conversation
 from mcp_rl.tiny.told import call_of, done, enumerated, told_conversation
 from mcp_rl.tiny.values import flat
 
@@ -28,9 +26,6 @@ _LONG_RESULT = 60
 
 
 _MENDED = 1 / 6
-"""Share of conversations that begin with a call that is refused."""
-_READ, _READ_ON_PAGES = 0.4, 0.7
-"""Shares of goals in ordinary words whose answer stands in a long result or behind another call."""
 
 
 def strange_conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
@@ -51,8 +46,7 @@ def _conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
         word = rng.choice((server.words.word(), server.words.title()))
         asked = rng.choice(("Reply with the single word '{}'.", "Say '{}' and nothing else.", "Answer with {}."))
         return [TextPiece("user", asked.format(word)), TextPiece("assistant", word, learn=True)]
-    reads = rng.random() < (_READ_ON_PAGES if server.pages else _READ)
-    return (reads and read_conversation(rng, server)) or told_conversation(rng, server) or _spelled(rng, server, 1)
+    return told_conversation(rng, server) or _spelled(rng, server, 1)
 
 
 # Spelled-out calls

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.lexicon import ACTIONS, FILLER, NOUNS, PARAMETERS
-from mcp_rl.tiny.pages import Page, random_pages
 from mcp_rl.tiny.tools import RandomTool, name_styles
 from mcp_rl.tiny.values import Numbers, OneOf, Vocabulary, flat, schema_of
 
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
     """By name: a maker of values, and whether the argument is required."""
 
 _LONGEST_NAME = 60
-_EVERYWHERE = 0.12
-"""Share of servers whose tools all take one argument, such as a repository."""
-_WITH_PAGES = 0.1
-"""Share of servers that read pages."""
-_HOW_MANY = (2, 3, 4, 5, 6, 8, 10, 14, 20)
-"""Numbers of things of a server."""
 _GENERAL = ("item", "entry", "record", "object", "entity", "node", "element", "resource", "card", "document")
 """Nouns of tools for things that people call by their kind."""
 _OTHER_NOUNS = {
@@ -74,13 +67,9 @@ class StrangeServer:
     """The field that tells of which kind a thing is; empty where all are of one kind."""
     listed: str = ""
     """The field that holds a list of sentences about a thing; empty where there is none."""
-    everywhere: Mapping[str, str] = field(default_factory=dict)
-    """The argument, if any, that each of its tools takes first, with the value that it has in every call."""
-    pages: list[Page] = field(default_factory=list)
-    """An index and the pages that it links, where the server has a tool that reads pages."""
     tools: dict[str, RandomTool] = field(default_factory=dict)
-    """By role: list, search, get, of FIELD, create, update, delete, append, rename, place, page, and other 0, other 1
-    and so on."""
+    """By role: list, search, get, of FIELD, create, update, delete, append, rename, place, and other 0, other 1 and
+    so on."""
     arguments: dict[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     """By role: makes arguments of a call."""
     render: Callable[[Any], str] = json.dumps
@@ -147,19 +136,14 @@ class _Maker:
         if kind_field or listed:
             few = rng.sample(list(makers), min(len(makers), 4))
             makers = {name: make for name, make in makers.items() if name in (*few, kind_field, listed)}
-        things = [Thing(keys(), {name: make() for name, make in makers.items()}) for _ in range(rng.choice(_HOW_MANY))]
+        things = [
+            Thing(keys(), {name: make() for name, make in makers.items()}) for _ in range(rng.choice((2, 3, 4, 6, 9)))
+        ]
         things = list({thing.key: thing for thing in things}.values())
         render = _renderer(rng, self.words.word())
         server = StrangeServer(noun, key, things, self.words, called, kind_field, listed, render=render)
-        if rng.random() < _EVERYWHERE:
-            name = rng.choice(("repo_path", "project", "database", "workspace", "board_id", "vault", self.words.word()))
-            server.everywhere = {name: rng.choice((self.root, self.root, self.words.title()))} if name != key else {}
         roles = self._roles(server, keys, makers)
-        if rng.random() < _WITH_PAGES:
-            roles = [self._page_role(server), *rng.sample(roles, rng.choice((0, 0, 1, 2)))]
-        for role, words, parameters in (
-            rng.sample(roles, rng.randrange(1, len(roles) + 1)) if not server.pages else roles
-        ):
+        for role, words, parameters in rng.sample(roles, rng.randrange(1, len(roles) + 1)):
             self._add(server, role, words, parameters)
         for number in range(rng.choices((0, 1, 2, 4, 9, 14), (30, 30, 25, 20, 8, 4))[0]):
             self._add(server, f"other {number}", self._other_words(), self._options(0.9))
@@ -241,17 +225,6 @@ class _Maker:
             roles.append(("append", [verb("append"), server.listed], self._appended(server, known, makers)))
         return roles
 
-    def _page_role(self, server: StrangeServer) -> tuple[str, list[str], Parameters]:
-        """Give the server pages; return the role, the words of the name, and the parameters of the tool that reads
-        them."""
-        rng = self.rng
-        server.pages = random_pages(rng, self.words, self.root)
-        words = [rng.choice(("fetch", "get", "read", "open", "load", "visit", "scrape", self.words.word()))]
-        words += rng.choice(([], ["page"], ["url"], ["document"], ["site"], [self.words.word()]))
-        argument = rng.choice(("url", "url", "address", "uri", "page", "path", "document", "link"))
-        more = {name: (make, False) for name, (make, _) in self._options(0.6).items() if name != argument}
-        return "page", words, {argument: (lambda: rng.choice(server.pages).address, True), **more}
-
     def _place(self) -> str:
         """Return a new place in another one."""
         folder = self.rng.choice((self.words.word(), self.words.word(), self.root, f"{self.root}/{self.words.word()}"))
@@ -295,15 +268,13 @@ class _Maker:
     def _add(self, server: StrangeServer, role: str, words: list[str], parameters: Parameters) -> None:
         """Add a tool, unless its name is taken or too long."""
         words = [*self.prefix, *words]
-        whole: Parameters = {name: (OneOf(self.rng, (value,)), True) for name, value in server.everywhere.items()}
         name = self.join([part for word in words for part in word.split()])
-        taken = name in {tool.name for tool in server.tools.values()} or whole.keys() & parameters.keys()
-        if len(name) > _LONGEST_NAME or taken:
+        if len(name) > _LONGEST_NAME or name in {tool.name for tool in server.tools.values()}:
             return
         self.stems.append(words[len(self.prefix) :])
         description = self._description(server, role, words)
         told = {} if self.described == "none" else {"description": description}
-        function = {"name": name, **told, "parameters": self._schema(name, whole | parameters)}
+        function = {"name": name, **told, "parameters": self._schema(name, parameters)}
         spoken = " ".join(" ".join(words).replace("_", " ").split())
         schema = {"type": "function", "function": function}
         server.tools[role] = RandomTool(name, spoken, role, "strange", description, (), (), "", schema)
@@ -373,7 +344,7 @@ class _Maker:
     def _property(self, name: str, make: Values, needed: bool) -> dict[str, Any]:
         rng = self.rng
         schema: dict[str, Any] = {"type": "number"} if isinstance(make, Numbers) else schema_of(make())
-        if isinstance(make, OneOf) and len(make.choices) > 1:
+        if isinstance(make, OneOf):
             schema["enum"] = list(make.choices)
         if not needed and self.writer != "by hand":
             nothing = self.writer == "pydantic" and rng.random() < 0.6
@@ -405,12 +376,6 @@ _WORKS = {
     "delete": ("Delete a {noun}", "Remove a {noun}", "Drop one {noun} for good"),
     "append": ("Add to the {listed} of a {noun}", "Append new {listed} to existing {plural}", "Add {listed}"),
     "rename": ("Move or rename a {noun}", "Give a {noun} another {key}", "Rename a {noun}"),
-    "page": (
-        "Read a page",
-        "Fetch a URL and return what it says",
-        "Return the text of a document",
-        "Get a page as text",
-    ),
     "place": ("Create a new place for {plural}", "Make a place that holds {plural}", "Create a new folder"),
 }
 """By role: descriptions."""
@@ -449,18 +414,4 @@ def _renderer(rng: random.Random, wrapper: str) -> Callable[[Any], str]:
         cells = [rows[0], *(row.values() for row in rows)]
         return "\n".join(" | ".join(flat(cell) for cell in row) for row in cells)
 
-    def markdown(value: Any) -> str:
-        rows = value if isinstance(value, list) else [value]
-        if not rows or not isinstance(rows[0], dict):
-            return bullets(value)
-        first, *rest = table(rows).split("\n")
-        return "\n".join(f"| {row} |" for row in (first, " | ".join("---" for _ in rows[0]), *rest))
-
-    def quoted(value: Any) -> str:
-        if isinstance(value, list):
-            return "\n\n".join(quoted(entry) for entry in value)
-        return (
-            "\n".join(f"{name}: {entry!r}" for name, entry in value.items()) if isinstance(value, dict) else repr(value)
-        )
-
-    return rng.choice((as_json, as_json, as_json, lines, bullets, table, wrapped, markdown, quoted, repr))
+    return rng.choice((as_json, as_json, lines, bullets, table, wrapped))

@@ -11,14 +11,14 @@ from mcp_rl.tiny.values import flat
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mcp_rl.tiny.strangers import StrangeServer, Thing
 
 _LONG_ANSWER = 120
 _SAYS = ("content", "text", "body", "note", "message", "comment")
 
-FIELD = (
+_FIELD = (
     "What is the {field} of {said}?", "Tell me the {field} of {said}.", "I need the {field} of {said}.",
     "Which {field} does {said} have?", "What {field} does {said} have?", "I would like to know the {field} of {said}.",
     "Give me the {field} of {said}, word for word.", "Give me the {field} of {said}.",
@@ -48,9 +48,6 @@ _RENAME = (
     "{said} should be called '{new}' from now on.", "From now on, {said} should go by the name '{new}'.",
     "Let '{new}' be the new name of {said}.",
 )  # fmt: skip
-_EVERYWHERE = (
-    "The {words} is '{value}'.", "It is in the {words} '{value}'.", "{Words}: {value}.", "Look in the {words} {value}.",
-)  # fmt: skip
 _PLACE = (
     "There should be a new {noun} called '{name}' in the {noun} '{inside}'.",
     "I want a new {noun} '{name}' in the {noun} '{inside}'.", "Inside of {inside}, make the {noun} {name}.",
@@ -58,9 +55,7 @@ _PLACE = (
 
 
 def call_of(server: StrangeServer, role: str, arguments: Mapping[str, Any]) -> ExampleCall:
-    """Return a call with these arguments and with what every call of the server takes."""
-    whole = {**server.everywhere, **arguments}
-    return ExampleCall(server.tools[role], {n: json.dumps(v, ensure_ascii=False) for n, v in whole.items()})
+    return ExampleCall(server.tools[role], {n: json.dumps(v, ensure_ascii=False) for n, v in arguments.items()})
 
 
 def enumerated(parts: Sequence[str], last: str) -> str:
@@ -75,20 +70,6 @@ def done(rng: random.Random, server: StrangeServer) -> str:
 
 def told_conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
     """Return a request that names no tool, and what solves it; None if the drawn tool has no goal in words."""
-    turns = _told(rng, server)
-    return turns and with_everywhere(rng, server, turns)
-
-
-def with_everywhere(rng: random.Random, server: StrangeServer, turns: list[TextPiece]) -> list[TextPiece]:
-    """Return a conversation whose request also says what every call of the server takes."""
-    request = turns[0].text
-    for name, value in server.everywhere.items():
-        words = rng.choice((name, name.removesuffix("_path").removesuffix("_id"))).replace("_", " ")
-        request += " " + rng.choice(_EVERYWHERE).format(words=words, Words=words.capitalize(), value=value)
-    return [TextPiece("user", request), *turns[1:]]
-
-
-def _told(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
     role = rng.choice(list(server.tools))
     if role.startswith("of ") or role == "get":
         return _field_goal(rng, server, role)
@@ -105,7 +86,7 @@ def _told(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
 def _listing(rng: random.Random, server: StrangeServer, role: str) -> list[TextPiece] | None:
     """Return a question for things, answered with their names; None if the tool needs what nobody would say."""
     noun, plural, keys = server.noun, server.plural, [thing.key for thing in server.things]
-    if role == "list" and needs_arguments(server, role):
+    if role == "list" and _needs_arguments(server, role):
         return None
     if rng.random() < 0.5:
         return _shown_by(rng, server, role)
@@ -133,69 +114,48 @@ def _shown_by(rng: random.Random, server: StrangeServer, role: str) -> list[Text
         shown = sorted({id(other): other for other in shown}.values(), key=server.things.index)
     whole = rng.random() < 0.7
     records = [server.record(each) if whole else {server.key: each.key, wanted: each.fields[wanted]} for each in shown]
-    request = rng.choice(FIELD).format(field=wanted.replace("_", " "), said=_said(rng, server, thing))
+    request = rng.choice(_FIELD).format(field=wanted.replace("_", " "), said=_said(rng, server, thing))
     return _one_call(request, call_of(server, role, arguments), server.render(records), flat(thing.fields[wanted]))
 
 
-def needs_arguments(server: StrangeServer, role: str) -> bool:
-    """Return whether a tool needs more than every call of the server takes, or is not there."""
-    if role not in server.tools:
-        return True
-    return bool(set(server.tools[role].schema["function"]["parameters"].get("required", ())) - set(server.everywhere))
+def _needs_arguments(server: StrangeServer, role: str) -> bool:
+    return bool(server.tools[role].schema["function"]["parameters"].get("required"))
 
 
 def _change(rng: random.Random, server: StrangeServer, role: str) -> tuple[str, dict[str, Any]] | None:
     """Return a request for a change and the arguments of the call that makes it; None if it has no words."""
-    if role in CHANGES:
-        thing = rng.choice(server.things)
-        return CHANGES[role](rng, server, thing, _said(rng, server, thing))
+    arguments, thing = server.arguments[role](), rng.choice(server.things)
+    said, first = _said(rng, server, thing), next(iter(arguments), "")
+    if role == "delete":
+        wanted = thing.key if first == server.key else [thing.key]
+        return rng.choice(_DELETE).format(said=said), {first: wanted}
+    if role == "update":
+        name, value = list(arguments.items())[-1]
+        words = {"field": name.replace("_", " "), "said": said, "value": flat(value)}
+        ways = (*_UPDATE, *(_REWRITE if name in _SAYS else ()))
+        return rng.choice(ways).format(**words), {server.key: thing.key, name: value}
     if role == "create":
-        return _creation(rng, server, server.arguments[role]())
+        return _creation(rng, server, arguments)
+    if role == "append":
+        value = server.words.sentence().rstrip(".")
+        one = server.listed[:-1] if server.listed.endswith("s") else server.listed
+        request = rng.choice(_APPEND).format(said=said, one=one, listed=server.listed, value=value)
+        if first == server.key:
+            return request, {server.key: thing.key, server.listed: [value]}
+        name, values = arguments[server.listed][0]
+        return request, {server.listed: [{name: thing.key, values: [value]}]}
+    if role == "rename":
+        new = list(arguments.values())[-1]
+        if isinstance(thing.key, str) and thing.key.startswith("/"):  # it stays in its folder
+            name, folder = str(new).rsplit("/", 1)[-1], thing.key.rsplit("/", 1)[0]
+            request = rng.choice(_RENAME).format(said=said, new=name)
+            return request, {first: thing.key, list(arguments)[-1]: f"{folder}/{name}"}
+        return rng.choice(_RENAME).format(said=said, new=new), {first: thing.key, list(arguments)[-1]: new}
     if role == "place":
-        arguments = server.arguments[role]()
-        inside, name = next(iter(arguments.values())).rsplit("/", 1)
+        inside, name = arguments[first].rsplit("/", 1)
         noun = rng.choice(("folder", "directory", server.tools[role].words.split()[-1]))
         return rng.choice(_PLACE).format(noun=noun, name=name, inside=inside), arguments
     return None
-
-
-def _deletion(rng: random.Random, server: StrangeServer, thing: Thing, said: str) -> tuple[str, dict[str, Any]]:
-    first = next(iter(server.arguments["delete"]()))
-    return rng.choice(_DELETE).format(said=said), {first: thing.key if first == server.key else [thing.key]}
-
-
-def _update(rng: random.Random, server: StrangeServer, thing: Thing, said: str) -> tuple[str, dict[str, Any]]:
-    name, value = list(server.arguments["update"]().items())[-1]
-    words = {"field": name.replace("_", " "), "said": said, "value": flat(value)}
-    ways = (*_UPDATE, *(_REWRITE if name in _SAYS else ()))
-    return rng.choice(ways).format(**words), {server.key: thing.key, name: value}
-
-
-def _addition(rng: random.Random, server: StrangeServer, thing: Thing, said: str) -> tuple[str, dict[str, Any]]:
-    arguments = server.arguments["append"]()
-    value = server.words.sentence().rstrip(".")
-    one = server.listed[:-1] if server.listed.endswith("s") else server.listed
-    request = rng.choice(_APPEND).format(said=said, one=one, listed=server.listed, value=value)
-    if next(iter(arguments)) == server.key:
-        return request, {server.key: thing.key, server.listed: [value]}
-    name, values = arguments[server.listed][0]
-    return request, {server.listed: [{name: thing.key, values: [value]}]}
-
-
-def _renaming(rng: random.Random, server: StrangeServer, thing: Thing, said: str) -> tuple[str, dict[str, Any]]:
-    arguments = server.arguments["rename"]()
-    first, last = next(iter(arguments)), list(arguments)[-1]
-    new = arguments[last]
-    if isinstance(thing.key, str) and thing.key.startswith("/"):  # it stays in its folder
-        name, folder = str(new).rsplit("/", 1)[-1], thing.key.rsplit("/", 1)[0]
-        return rng.choice(_RENAME).format(said=said, new=name), {first: thing.key, last: f"{folder}/{name}"}
-    return rng.choice(_RENAME).format(said=said, new=new), {first: thing.key, last: new}
-
-
-CHANGES: dict[str, Callable[[random.Random, StrangeServer, Thing, str], tuple[str, dict[str, Any]]]] = {
-    "delete": _deletion, "update": _update, "append": _addition, "rename": _renaming,
-}  # fmt: skip
-"""By role: makes a request for a change of a thing that is told by these words, and the arguments of the call."""
 
 
 def _creation(rng: random.Random, server: StrangeServer, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -225,10 +185,10 @@ def _field_goal(rng: random.Random, server: StrangeServer, role: str) -> list[Te
     result, answer = server.render(record if role == "get" else thing.fields[wanted]), flat(thing.fields[wanted])
     spoken = wanted.replace("_", " ")
     known = _pointer(rng, server, thing, wanted)
-    listable = "list" in server.tools and not needs_arguments(server, "list")
+    listable = "list" in server.tools and not _needs_arguments(server, "list")
     if known and listable and rng.random() < 0.25:
         value, told = flat(thing.fields[known]), known.replace("_", " ")
-        request = rng.choice(_POINTED).format(field=spoken, noun=noun_of(server, thing), known=told, value=value)
+        request = rng.choice(_POINTED).format(field=spoken, noun=_noun(server, thing), known=told, value=value)
         listing = [{server.key: other.key, known: other.fields[known]} for other in server.things]
         found = [
             TextPiece("assistant", str(call_of(server, "list", {})), learn=True),
@@ -236,7 +196,7 @@ def _field_goal(rng: random.Random, server: StrangeServer, role: str) -> list[Te
         ]
         user, *rest = _one_call(request, call, result, answer)
         return [user, *found, *rest]
-    request = rng.choice(FIELD).format(field=spoken, said=_said(rng, server, thing))
+    request = rng.choice(_FIELD).format(field=spoken, said=_said(rng, server, thing))
     return _one_call(request, call, result, answer)
 
 
@@ -251,13 +211,13 @@ def _pointer(rng: random.Random, server: StrangeServer, thing: Thing, wanted: st
     return rng.choice(others) if others else None
 
 
-def noun_of(server: StrangeServer, thing: Thing) -> str:
+def _noun(server: StrangeServer, thing: Thing) -> str:
     return str(thing.fields.get(server.kind_field, server.noun))
 
 
 def _said(rng: random.Random, server: StrangeServer, thing: Thing) -> str:
     forms = ("the {noun} '{key}'", "the {noun} called '{key}'", "{noun} {key}", "'{key}'")
-    return rng.choice(forms).format(noun=noun_of(server, thing), key=thing.key)
+    return rng.choice(forms).format(noun=_noun(server, thing), key=thing.key)
 
 
 def _one_call(request: str, call: ExampleCall, result: str, answer: str) -> list[TextPiece]:

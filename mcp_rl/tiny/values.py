@@ -174,14 +174,14 @@ class OneOf:
 
 
 class Numbers:
-    """A maker of numbers, all of them whole or none said to be."""
+    """A maker of numbers, whole or not."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.whole = rng, rng.random() < 0.5
+        self.rng = rng
 
     def __call__(self) -> int | float:
         number: int | float = json.loads(random_number(self.rng))
-        return int(number) if self.whole else float(number)
+        return number
 
 
 def schema_of(value: Any) -> dict[str, Any]:

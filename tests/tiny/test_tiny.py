@@ -1,7 +1,6 @@
 """The pretraining command makes the built-in model's files, and its corpus is encoded like rollouts."""
 
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.corpus import conversation
 from mcp_rl.tiny.mixture import toolset_and_conversations
 from mcp_rl.tiny.pretrain import Packer, collate, logits_and_targets, take_over
-from mcp_rl.tiny.reading import read_conversation
 from mcp_rl.tiny.strangers import strange_server
 from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.tiny.told import told_conversation
@@ -92,37 +90,6 @@ def test_a_told_request_fits_the_tool_and_holds_its_values() -> None:
             assert all(text.casefold() in said for text in _texts(call.arguments)), (turns[0].text, call.arguments)
     assert calls > 300
     assert named < calls / 50
-
-
-def test_an_answer_that_must_be_read_stands_in_the_last_result_and_a_found_key_in_the_first() -> None:
-    rng, answers, chains, pages = random.Random(6), 0, 0, 0
-    for _ in range(400):
-        server = strange_server(rng)
-        turns = read_conversation(rng, server)
-        if turns is None:
-            continue
-        calls = [call for turn in turns if turn.learn for call in parse_completion(turn.text).calls]
-        for call in calls:
-            tool = next(tool for tool in server.tools.values() if tool.name == call.name)
-            Draft202012Validator(tool.schema["function"]["parameters"]).validate(call.arguments)
-            assert tool.name not in turns[0].text
-        results = [turn.text for turn in turns if turn.role == "tool"]
-        answer = turns[-1].text
-        if answer != "Done.":
-            assert all(_bare(part) in _bare(results[-1]) for part in answer.split(", ")), (turns, answer)
-            answers += 1
-        if len(calls) == 2:
-            found = [_bare(part) for text in _texts(calls[1].arguments) for part in text.split("/")]
-            known = [_bare(results[0]), _bare(turns[0].text)]
-            assert all(any(part in text for text in known) for part in found), turns
-            chains, pages = chains + 1, pages + bool(server.pages)
-    assert answers > 150
-    assert chains > 80
-    assert pages > 5
-
-
-def _bare(text: str) -> str:
-    return re.sub(r"\W|_", "", text).casefold()
 
 
 def _texts(value: object) -> list[str]:
