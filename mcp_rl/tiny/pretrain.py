@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, Qwen2ForCausalLM, Qwen2Tokenizer
 
@@ -219,9 +221,19 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--resume", type=Path, help="start from the weights in this folder, whatever its tokenizer")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--processes", type=int, default=2, help="processes of one thread that share a step's sequences"
+    )
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        work = (options, f"file://{folder}/meeting")
+        spawn(_train, work, options.processes)  # type: ignore[no-untyped-call]
+
+
+def _train(rank: int, options: argparse.Namespace, meeting: str) -> None:
+    """Train in one of the processes: each draws its part of a step's sequences, and all add up their gradients."""
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=options.processes)
+    torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     tokenizer = build_tokenizer()
     chat = ChatFormat(tokenizer)
@@ -236,26 +248,25 @@ def main() -> None:
         torch.optim.AdamW(others, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     schedulers = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: _schedule(s, options.steps)) for o in optimizers]
-    packer = Packer(chat, options.seed, options.conversations)
+    packer = Packer(chat, options.seed * options.processes + rank, options.conversations)
+    mine = len(range(rank, options.batch, options.processes))
     started, learned, running = time.monotonic(), 0, 0.0
     for step in range(1, options.steps + 1):
-        sequences = [packer.draw() for _ in range(options.batch)]
-        count = sum(sum(mask) for sequence in sequences for _, mask in sequence.branches)
-        loss = 0.0
-        for sequence in sequences:  # one by one, in small chunks: padding cost more than half of the time
+        count, loss = 0, 0.0
+        for sequence in [packer.draw() for _ in range(mine)]:  # one by one, in small chunks, for little padding
             chunks = logits_and_targets(model, collate([sequence], pad, rows=3))
-            part = torch.stack([cross_entropy(logits, targets, reduction="sum") for logits, targets, _ in chunks])
-            mean = part.sum() / count
-            mean.backward()  # type: ignore[no-untyped-call]
-            loss += mean.item()
+            part = torch.stack([cross_entropy(logits, targets, reduction="sum") for logits, targets, _ in chunks]).sum()
+            part.backward()  # type: ignore[no-untyped-call]
+            count, loss = count + sum(sum(mask) for _, mask in sequence.branches), loss + part.item()
+        total, loss = _add_up(model, count, loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-        learned += count
+        learned += total
         running = loss if step == 1 else 0.95 * running + 0.05 * loss
-        if step % 100 == 0 or step == options.steps:
+        if rank == 0 and (step % 100 == 0 or step == options.steps):
             share, turns = exact_share(model, chat, pad)
             seconds = time.monotonic() - started
             line = {"step": step, "loss": running, "token_accuracy": share, "turn_accuracy": turns}
@@ -263,10 +274,23 @@ def main() -> None:
                 json.dumps({k: round(v, 4) for k, v in line.items()} | {"tokens": learned, "seconds": round(seconds)}),
                 flush=True,
             )
-        if step % 200 == 0 or step == options.steps:
+        if rank == 0 and (step % 200 == 0 or step == options.steps):
             options.out.mkdir(parents=True, exist_ok=True)
             model.save_pretrained(options.out)
             tokenizer.save_pretrained(options.out)
+    torch.distributed.destroy_process_group()
+
+
+def _add_up(model: Qwen2ForCausalLM, count: int, loss: float) -> tuple[int, float]:
+    """Make each gradient that of the mean loss of all processes' tokens; return their number and that loss."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([float(count), loss])])
+    torch.distributed.all_reduce(flat)
+    total = int(flat[-2])
+    parts = torch.split(flat[:-2], [gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient) / total)
+    return total, float(flat[-1]) / total
 
 
 def _schedule(step: int, steps: int) -> float:
