@@ -25,7 +25,7 @@ _ENDS = re.compile(
 )
 """The end of such a name; an error code has another: INVALID_ARGUMENT."""
 _NETWORK = re.compile(
-    r"(?i)fetch failed|ENOTFOUND|ECONNREFUSED|EAI_AGAIN|getaddrinfo|name resolution|network|"
+    r"(?i)fetch failed|ENOTFOUND|ECONNREFUSED|EAI_AGAIN|getaddrinfo|name resolution|network (?:error|is unreachable)|"
     r"connect(?:ion)? (?:error|timeout)"
 )
 """Words of a server that reaches nothing."""

@@ -225,6 +225,7 @@ def main() -> None:
         "--processes", type=int, default=2, help="processes of one thread that share a step's sequences"
     )
     options = parser.parse_args()
+    options.processes = min(options.processes, options.batch)  # each has a sequence of every step
     with tempfile.TemporaryDirectory() as folder:
         work = (options, f"file://{folder}/meeting")
         spawn(_train, work, options.processes)  # type: ignore[no-untyped-call]

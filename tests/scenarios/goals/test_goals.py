@@ -307,6 +307,18 @@ def test_a_condition_that_leaves_out_nothing_is_not_asked_for() -> None:
             assert View(WORLD).select(ChosenThings("note", rest)) != chosen
 
 
+def world_with(fields: dict[str, EntityField], same: dict[str, str]) -> WorldModel:
+    """Return the small world with these fields of notes; the new ones have the values of others."""
+    things = tuple(
+        one.model_copy(update={"facts": one.facts | {new: one.facts[old] for new, old in same.items()}})
+        if one.kind == "note"
+        else one
+        for one in WORLD.entities
+    )
+    kinds = {**WORLD.kinds, "note": WORLD.kinds["note"].model_copy(update={"fields": fields})}
+    return WORLD.model_copy(update={"kinds": kinds, "entities": things})
+
+
 def test_amounts_are_asked_for_by_their_nouns() -> None:
     fields = {
         **FIELDS,
@@ -316,16 +328,8 @@ def test_amounts_are_asked_for_by_their_nouns() -> None:
         "called": EntityField(name="called", words="label", kind="text"),
         "meta.tags": EntityField(name="meta.tags", words="meta tags", kind="list"),
     }
-    kind = WORLD.kinds["note"].model_copy(update={"fields": fields})
     same = {"called": "title", "fat": "words", "meta.tags": "tags"}
-    things = [
-        one.model_copy(update={"facts": one.facts | {new: one.facts[old] for new, old in same.items()}})
-        if one.kind == "note"
-        else one
-        for one in WORLD.entities
-    ]
-    kinds = {**WORLD.kinds, "note": kind}
-    english = English(WORLD.model_copy(update={"kinds": kinds, "entities": tuple(things)}), random.Random(1))
+    english = English(world_with(fields, same), random.Random(1))
     requests, plan = Requests(english, ToolNames([])), ChosenThings("note", (Condition("title", "is", "Plan"),))
     asked = {requests.of(FieldOf(plan, name)) for name in ("words", "fat") for _ in range(20)}
     assert "How many calories per unit does the note 'Plan' have?" in asked
@@ -355,15 +359,7 @@ def test_numbers_that_do_not_add_up_are_not_summed_and_units_are_said() -> None:
         "preis_für_zwei": EntityField(name="preis_für_zwei", words="preis für zwei", kind="number"),
         "when_to_use": EntityField(name="when_to_use", words="when to use", kind="text"),
     }
-    things = [
-        one.model_copy(update={"facts": one.facts | {new: one.facts["words"] for new in fields if new not in FIELDS}})
-        if one.kind == "note"
-        else one
-        for one in WORLD.entities
-    ]
-    kinds = {**WORLD.kinds, "note": WORLD.kinds["note"].model_copy(update={"fields": fields})}
-    world = WORLD.model_copy(update={"kinds": kinds, "entities": tuple(things)})
-    english = English(world, random.Random(1))
+    english = English(world_with(fields, {new: "words" for new in fields if new not in FIELDS}), random.Random(1))
     requests, plan = Requests(english, ToolNames([])), ChosenThings("note", (Condition("title", "is", "Plan"),))
     assert {str(requests.of(FieldOf(plan, "price"))).endswith(", in cents?") for _ in range(20)} == {True}
     assert "value of 'preis_für_zwei'" in str(requests.of(FieldOf(plan, "preis_für_zwei")))
