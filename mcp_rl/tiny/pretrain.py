@@ -225,6 +225,8 @@ def main() -> None:
         "--processes", type=int, default=2, help="processes of one thread that share a step's sequences"
     )
     options = parser.parse_args()
+    if options.resume and not (options.resume / "config.json").is_file():
+        parser.error(f"--resume {options.resume}: there is no config.json of a model in this folder")
     options.processes = min(options.processes, options.batch)  # each has a sequence of every step
     with tempfile.TemporaryDirectory() as folder:
         work = (options, f"file://{folder}/meeting")
