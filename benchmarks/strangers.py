@@ -174,8 +174,9 @@ class Failed(Exception):
     """A command that ended without a result."""
 
 
-def run(words: list[str], there: World) -> tuple[dict[str, Any], float, list[str]]:
-    """Run mcp-rl in an empty folder without cached measurements; return its object, its seconds and its tasks.
+def run(words: list[str], there: World, *, above: bool = False) -> tuple[dict[str, Any], float, list[str]]:
+    """Run mcp-rl in an empty folder without cached measurements; return its object, its seconds and its tasks. `above`:
+    a trained model then plays tasks above told.
 
     Raises Failed for a command that ends without a result.
     """
@@ -197,6 +198,7 @@ def run(words: list[str], there: World) -> tuple[dict[str, Any], float, list[str
             answer["check"] = subprocess.run(check, cwd=folder, env=environment, check=False).returncode
         if "run_dir" in answer:
             answer["report"] = json.loads((folder / answer["run_dir"] / "report.json").read_text())
+        if "run_dir" in answer and above:
             answer["above_told"] = _above_told(words[words.index("--server") :], answer["run_dir"], folder, environment)
     if there.hashes() != before:
         raise SystemExit(f"{shlex.join(command)} changed the user's files")
@@ -256,12 +258,13 @@ def tasks(words: list[str], there: World, seed: int) -> dict[str, Any]:
 LEVELS = ("spelled", "told", "looked-up", "worked-out", "brought-about")
 
 
-def train(words: list[str], there: World, seed: int, steps: int | None) -> dict[str, Any]:
+def train(words: list[str], there: World, seed: int, steps: int | None, *, above: bool) -> dict[str, Any]:
     """Train with the defaults; return success before and after, and the minutes from the command to the table."""
     more = [] if steps is None else ["--steps", str(steps)]
-    answer, seconds, _ = run(["train", "--server", *words, "--seed", str(seed), *more], there)
+    answer, seconds, _ = run(["train", "--server", *words, "--seed", str(seed), *more], there, above=above)
     found: dict[str, Any] = {"minutes": round(seconds / 60, 2), "steps": answer["step"]}
-    found["above_told"] = answer["above_told"]
+    if above:
+        found["above_told"] = answer["above_told"]
     for moment in ("before", "after"):
         details = answer["report"]["details"][moment]
         for kind in ("greedy", "sampled"):
@@ -278,6 +281,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--steps", type=int, help="steps of a training, in place of the default")
+    parser.add_argument("--no-above", action="store_true", help="leave the levels above told out after a training")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
@@ -288,7 +292,8 @@ def main() -> None:
                 parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(commands)}")
             for name in options.only or commands:
                 for part in options.part:
-                    measure = {"tasks": tasks, "train": functools.partial(train, steps=options.steps)}[part]
+                    training = functools.partial(train, steps=options.steps, above=not options.no_above)
+                    measure = {"tasks": tasks, "train": training}[part]
                     try:
                         figures = measure(commands[name], there, seed)
                     except Failed as failed:

@@ -56,6 +56,11 @@ class Policy:
         self.own = LlamaForward.of(self.model)
         """The engine's own forward pass; None: transformers' layers are called."""
 
+    @property
+    def base(self) -> Mapping[str, Tensor]:
+        """The base's parameters, by name."""
+        return self._base
+
     def load(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
         """Sample a copy of `weights` from now on. Raises EngineError, and changes nothing, if one does not fit.
 

@@ -6,12 +6,14 @@ choose, MKL and oneDNN have not done so on any CPU tested; a few forward passes 
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import torch
 
 from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.engine import Sampling
+from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.inference.row import Row, RowTurn
 from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.stops import StopRule
@@ -30,6 +32,13 @@ LONG = 260
 def is_batch_invariant(policy: Policy) -> bool:
     """Compare the logprobs of a short episode bit by bit: alone, and in a batch that includes a long one."""
     return _turns(policy, list(range(19)))[0] == _turns(policy, [0])[0]
+
+
+@torch.inference_mode()
+def signature_of(policy: Policy) -> str:
+    """Return a hash of the base's weights, and of the logprobs of a short episode, bit by bit."""
+    sampled = [logprob.hex() for turn in _turns(policy, [0]) for logprob in turn]
+    return hashlib.sha256(" ".join([fingerprint_of(policy.base), *sampled]).encode()).hexdigest()
 
 
 @torch.inference_mode()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
-from mcp_rl.system.threads import UPDATE_THREADS
+from mcp_rl.system import threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,12 +19,12 @@ def update_threads() -> Iterator[None]:
 
     Only for a block beside which nothing else of this process uses torch.
     """
-    given = os.environ.get(UPDATE_THREADS, "")
-    if not given.isdigit():
+    chosen = threads.update_threads()
+    if chosen is None:
         yield
         return
     before = torch.get_num_threads()
-    torch.set_num_threads(int(given))
+    torch.set_num_threads(chosen)
     try:
         yield
     finally:

@@ -419,7 +419,8 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
     from mcp_rl.evaluation.evaluate import EvaluationResult
     from mcp_rl.runs.doctor.forecast import compared
 
-    learner = max((line.get("learner_peak_rss_mb", 0.0) for line in run.history()), default=0.0)
+    names = ("learner_peak_rss_mb", "samplers_peak_rss_mb")
+    others = sum(max((line.get(name, 0.0) for line in run.history()), default=0.0) for name in names)
     before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
     return RunReport(
         run_dir=str(run.path),
@@ -427,7 +428,7 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
         base_model=config.base_model,
         step=state.step,
         seconds=round(seconds, 1),
-        peak_rss_mb=round(peak_rss_mb() + learner, 1),
+        peak_rss_mb=round(peak_rss_mb() + others, 1),
         val=ValReport(
             scenarios=after.scenarios,
             before=Headline.model_validate(before.summary()),

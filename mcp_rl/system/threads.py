@@ -51,6 +51,13 @@ def prepare_torch_threads(
     return threads
 
 
+def update_threads() -> int | None:
+    """Return the number of threads of an update, where `prepare_torch_threads` chose it in this process or in the one
+    that started it; else None."""
+    given = os.environ.get(UPDATE_THREADS, "")
+    return int(given) if given.isdigit() else None
+
+
 def free_cpus(sample_seconds: float = 0.15) -> int:
     """Return the number of CPUs that this process may use and that are idle, measured over a moment; at least 1."""
     allowed = _allowed()

@@ -1,4 +1,5 @@
-"""The learner in a child process equals one in this process to the last byte, and its end is one error here."""
+"""The learner in a child process equals one in this process to the last byte, and its end is one error here. So does
+an engine in a child process beside the one in this."""
 
 import asyncio
 import shutil
@@ -10,9 +11,11 @@ import psutil
 import pytest
 
 from mcp_rl.backends.local import LocalBackend
-from mcp_rl.config import LoraConfig, TrainConfig
+from mcp_rl.backends.samplers.side_by_side import SideBySide
+from mcp_rl.config import EngineConfig, LoraConfig, TrainConfig
 from mcp_rl.errors import ConfigError, ContextOverflow, EngineStop
 from mcp_rl.inference.engine import Engine, Sampling
+from mcp_rl.inference.local import LocalEngine
 from mcp_rl.model import TrainableModel
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
@@ -151,3 +154,51 @@ async def kill_when(process: psutil.Process, folder: Path) -> None:
     while set(folder.iterdir()) <= before:  # noqa: ASYNC240
         await anyio.lowlevel.checkpoint()
     process.kill()
+
+
+def sampler_of(backend: LocalBackend) -> psutil.Process:
+    """Return the process that samples beside this one."""
+    [further] = backend._sampler._further  # type: ignore[union-attr]
+    return psutil.Process(further._process.child.pid)
+
+
+async def test_two_processes_sample_what_one_does(base: str, whole: Path, tmp_path: Path) -> None:
+    model = make_model(base, tmp_path)
+    async with LocalBackend(config=CONFIG, in_process=True, engine=EngineConfig(processes=2)) as backend:
+        await model.register(backend)
+        both = backend.engine
+        assert isinstance(both, SideBySide)
+        await steps(model, backend, 2)
+        assert_same(whole, tmp_path, 2)
+        assert all(engine.stats.decoded_tokens for engine in both._engines)
+        async with LocalBackend(config=CONFIG, in_process=True) as alone:
+            await make_model(base, tmp_path / "alone").register(alone)
+            await steps(make_model(base, tmp_path / "alone"), alone, 2)
+            counted = [getattr(backend.engine, "stats") for backend in (backend, alone)]  # noqa: B009
+        assert counted[0].cached_tokens == counted[1].cached_tokens > 0
+        async with both.episode(seed=1) as episode:
+            with pytest.raises(ContextOverflow):
+                await episode.generate([5] * 100_000, Sampling())
+        async with anyio.create_task_group() as tasks:
+            sampler_of(backend).kill()
+            with pytest.raises(EngineStop, match=r"Sampler 2's process was killed.* Set engine\.processes=1; the same"):
+                await play(both, 7)
+            tasks.cancel_scope.cancel()
+    async with LocalBackend(config=CONFIG, in_process=True) as backend:  # the next command may sample in one process
+        await model.register(backend)
+        await steps(model, backend, 3)
+    assert_same(whole, tmp_path, 3)
+
+
+async def test_a_process_with_other_results_does_not_sample(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def other(engine: LocalEngine) -> str:
+        return "another processor's"
+
+    monkeypatch.setattr(LocalEngine, "signature", other)
+    async with LocalBackend(config=CONFIG, in_process=True, engine=EngineConfig(processes=2)) as backend:
+        await make_model(base, tmp_path).register(backend)
+        assert isinstance(backend.engine, LocalEngine)
+        assert "samples without a further process. Its results are not those of the first" in caplog.text
+        assert not [child for child in psutil.Process().children(recursive=True) if "child_main" in child.cmdline()]

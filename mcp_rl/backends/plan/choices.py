@@ -29,6 +29,8 @@ from mcp_rl.backends.processes.launched import launched
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.system.processes.devices import device_environment
+from mcp_rl.system.processes.memory import machine_memory
+from mcp_rl.system.threads import update_threads
 
 if TYPE_CHECKING:
     from mcp_rl.backends.plan.machine import Machine
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
     from mcp_rl.learning.forward.choice import Choice
 
+_MOST_CHOSEN = 2
+"""Processes that sample by default: a decoding step takes nearly as long for half of the episodes, and each process
+needs memory."""
+_FREE_BYTES = 3 * 2**30
+"""Free memory from which a second process samples by default: a run takes up to 2 GB, such a process half of one."""
 INEXACT_CAP = 2.0
 """Upper bound of the weight that corrects a sampler whose log-probabilities round differently from the learner's
 (truncated importance sampling: Yao et al., 2025)."""
@@ -50,6 +57,21 @@ def in_process(placement: PlacementConfig) -> bool:
 def engine_kind(engine: EngineConfig) -> placing.Engine:
     """Return which engine samples on this machine. Looks at the machine only where the settings leave it open."""
     return placing.engine_of(engine, lambda: _gpu_is_here() and find_spec("vllm") is not None)
+
+
+def sampling_processes(settings: LocalSettings) -> int:
+    """Return the number of processes in which the in-process engine samples beside a learner in this process. Raises
+    ConfigError if the settings ask for several where a GPU samples or several processes learn."""
+    asked, placement = settings.engine.processes, settings.placement
+    learners = max(ranks(), placement.learner_processes or 1)
+    if (asked or 1) > 1 and (_gpu_is_here() or learners > 1):
+        why = "a GPU samples" if _gpu_is_here() else "several processes learn"
+        raise ConfigError(f"engine.processes = {asked} is for one learner on a CPU, and here {why}: leave it out.")
+    if asked is not None:
+        return asked
+    if settings.base_model != TINY or _gpu_is_here() or learners > 1:
+        return 1
+    return min(_MOST_CHOSEN, update_threads() or 1) if machine_memory()[1] > _FREE_BYTES else 1
 
 
 @functools.cache

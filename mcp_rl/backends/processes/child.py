@@ -1,4 +1,4 @@
-"""The learner in a child process, with the in-process engine beside it unless vLLM samples.
+"""The learner in a child process, with the in-process engine beside it unless vLLM samples; or an engine alone.
 
 A crash or an out-of-memory in the child is one named error here, its memory is really freed when it ends, and nothing
 of it is left when this process ends, since it runs under the watchdog. This side imports no torch.
@@ -14,7 +14,7 @@ import itertools
 import json
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,25 @@ _NOT_LEARNED_FROM = {"messages", "calls", "final_state", "explanation", "metrics
 """Fields of a trajectory that the learner does not need: it takes the tokens."""
 
 
+@dataclass(frozen=True)
+class ChildKind:
+    """What a child is for, in its log's name and in sentences about it."""
+
+    role: str
+    who: str
+    less: str = ""
+    """Advice where memory runs out; empty: that for a learner."""
+
+
+LEARNER = ChildKind("learner", "The learner")
+
+
 class ChildProcess:
     """The child and the channel to it."""
 
-    def __init__(self, child: Child, stack: AsyncExitStack) -> None:
+    def __init__(self, child: Child, stack: AsyncExitStack, kind: ChildKind) -> None:
         assert child.process.stdin is not None and child.process.stdout is not None
-        self.child = child
+        self.child, self._kind = child, kind
         self.state: Message = {"step": 0, "version": -1, "max_context": 0, "stats": {}}
         """The child's newest report of its state."""
         self._stack = stack
@@ -61,18 +74,18 @@ class ChildProcess:
         self._outgoing: asyncio.Queue[list[bytes]] = asyncio.Queue()
         self._gone: EngineStop | None = None
         self.ready = False
-        """True while the learner is open, so that it can be closed."""
+        """True while learner or engine are open, so that they can be closed."""
         self._reader = asyncio.create_task(self._read(BufferedByteReceiveStream(child.process.stdout)))
         self._writer = asyncio.create_task(self._write())
 
     @classmethod
-    async def start(cls, run: Path, environment: Mapping[str, str]) -> ChildProcess:
+    async def start(cls, run: Path, environment: Mapping[str, str], kind: ChildKind = LEARNER) -> ChildProcess:
         """Start the child, whose heavy imports begin at once. Raises ConfigError if it cannot start."""
         process = spawned(
             [sys.executable, "-P", "-m", "mcp_rl.backends.processes.child_main"],
-            role="learner",
+            role=kind.role,
             run=run,
-            log=run / "logs" / "learner.log",
+            log=run / "logs" / f"{kind.role}.log",
             environment=environment,
             pipes="pass",
         )
@@ -80,8 +93,8 @@ class ChildProcess:
         try:
             child = await stack.enter_async_context(process)
         except OSError as error:
-            raise ConfigError(f"The learner's process cannot be started: {error}.") from error
-        return cls(child, stack)
+            raise ConfigError(f"{kind.who}'s process cannot be started: {error}.") from error
+        return cls(child, stack, kind)
 
     async def ask(
         self, call: str, parts: Sequence[bytes] = (), *, abandon: bool = False, **arguments: Any
@@ -113,12 +126,12 @@ class ChildProcess:
             self._outgoing.put_nowait(frame({"call": call, "arguments": arguments}))
 
     async def close(self) -> None:
-        """End the child; if it is idle, let it close the learner first."""
+        """End the child; if it is idle, let it close learner and engine first."""
         with anyio.CancelScope(shield=True):
             if self._gone is None and self.ready and not self._asked:
                 with anyio.move_on_after(_END_SECONDS), suppress(McpRlError):
                     await self.ask("close", abandon=True)
-            self._give_up(EngineStop("The learner was closed."))
+            self._give_up(EngineStop(f"{self._kind.who} was closed."))
             self._writer.cancel()
             self._reader.cancel()
             await asyncio.gather(self._writer, self._reader, return_exceptions=True)
@@ -142,8 +155,10 @@ class ChildProcess:
         if future is None or future.done():
             return
         if "error" in message:
-            log = self.child.log.path
-            future.set_exception(error_of(message["error"], lambda kind, line: failed(kind, line, call, log)))
+            log, who, less = self.child.log.path, self._kind.who, self._kind.less
+            future.set_exception(
+                error_of(message["error"], lambda kind, line: failed(kind, line, call, log, who=who, less=less))
+            )
         else:
             future.set_result((message.get("result"), parts))
 
@@ -163,8 +178,9 @@ class ChildProcess:
             self.child.kill()
             ending = ending or "closed its channel and was terminated"
         by_kernel = kernel_kills() > self._kills
-        said = died(ending or self.child.ending, doing, self.child.log.path, self.child.tail(), by_kernel=by_kernel)
-        self._give_up(said)
+        how, log, who, less = ending or self.child.ending, self.child.log.path, self._kind.who, self._kind.less
+        tail = self.child.tail()
+        self._give_up(died(how, doing, log, tail, by_kernel=by_kernel, who=f"{who}'s process", less=less))
 
     def _give_up(self, error: EngineStop) -> None:
         self._gone = self._gone or error
@@ -293,6 +309,11 @@ class ChildEngine:
     def stats(self) -> Any:
         """The engine's counters, as last reported."""
         return SimpleNamespace(**self._process.state["stats"])
+
+    @property
+    def peak_rss_mb(self) -> float:
+        """The most memory, in MiB, that the child used, as last reported."""
+        return float(self._process.state.get("peak_rss_mb", 0.0))
 
     @asynccontextmanager
     async def episode(self, *, seed: int) -> AsyncIterator[ChildEpisode]:

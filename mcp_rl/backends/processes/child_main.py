@@ -1,8 +1,9 @@
 """The child's main module, `python -m mcp_rl.backends.processes.child_main`; `child.py` starts it with the channel as
 its standard input and output.
 
-Heavy imports come first, while the parent is busy with other things. Then the parent's requests to the learner, and to
-the engine if it is here, are served, each in a task of its own. Prints of libraries go to stderr, which is the log.
+Heavy imports come first, while the parent is busy with other things. Then the parent's requests to the learner, to the
+engine, or to both if both are here, are served, each in a task of its own. Prints of libraries go to stderr, which is
+the log.
 When the parent's end of the channel closes, this process exits.
 """
 
@@ -127,6 +128,8 @@ class Host:
                     await self._answer(message["id"], self._open(arguments))
                 case "engine":
                     await self._answer(message["id"], self._open_engine())
+                case "engine_alone":
+                    await self._answer(message["id"], self._open_engine_alone(arguments))
                 case "close":
                     await self._answer(message["id"], self._close())
                     return
@@ -165,6 +168,7 @@ class Host:
             if self._sampler is not None:
                 engine = self._sampler.engine
                 state |= {"version": engine.version, "max_context": engine.max_context, "stats": asdict(engine.stats)}
+                state["peak_rss_mb"] = peak_rss_mb()
         return state
 
     @property
@@ -196,6 +200,22 @@ class Host:
         assert self._sampler is not None and self._chat is not None
         await self._sampler.open(self._ready, self._chat)
         return None, []
+
+    async def _open_engine_alone(self, arguments: Message) -> Answer:
+        """Load the base and open an engine for it; the learner is in another process. Return its signature."""
+        from mcp_rl.backends.processes.in_process import InProcessSampler
+
+        settings = LocalSettings.model_validate_json(arguments["settings"])
+        self._sampler = InProcessSampler(settings)
+        return await self._sampler.open_alone(), []
+
+    async def _load(self, arguments: Message, parts: list[bytes]) -> Answer:
+        from mcp_rl.backends.samplers.weights import unpacked_weights
+
+        assert self._sampler is not None
+        weights = unpacked_weights(parts[0], arguments["scales"])
+        await self._sampler.own.load_policy(weights, arguments["version"])
+        return self._sampler.own.fingerprint, []
 
     async def _take(self, arguments: Message, parts: list[bytes]) -> Answer:
         assert self._sampler is not None

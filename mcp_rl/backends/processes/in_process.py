@@ -7,8 +7,10 @@ sampled weights must equal that of the learned ones.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -22,8 +24,9 @@ from mcp_rl.backends.hosts import CheckpointExtras, LearnerHost, LocalSettings, 
 from mcp_rl.backends.initial import find_initial
 from mcp_rl.backends.plan.detect import MOVES
 from mcp_rl.backends.processes.failures import failed, out_of_memory
+from mcp_rl.backends.samplers.side_by_side import SideBySide
 from mcp_rl.backends.samplers.weights import sampled_weights
-from mcp_rl.errors import CanaryError, ConfigError, EngineError
+from mcp_rl.errors import CanaryError, ConfigError, EngineError, McpRlError
 from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
@@ -47,12 +50,17 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from mcp_rl.backends.base.base_model import Base
+    from mcp_rl.backends.base.options import LoadPlan
+    from mcp_rl.backends.samplers.further import FurtherEngine
     from mcp_rl.config import TrainConfig
     from mcp_rl.inference.low_rank import LowRank
+    from mcp_rl.learning.disk.checkpoint import Checkpoint
     from mcp_rl.learning.learner import Learner
     from mcp_rl.learning.samples import Sample
     from mcp_rl.trajectory import TrajectoryGroup
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 _ROWS = 64
 """Tokens whose float32 probabilities over the vocabulary are in memory at once, beside vLLM's on the same GPU."""
@@ -87,19 +95,7 @@ class InProcessLearner(LearnerHost):
     def _open(self) -> OpenedLearner:
         settings = self.settings
         checkpoint = newest_checkpoint(settings.checkpoints)
-        before = loaded_before(settings.run) if checkpoint is not None else None
-        if checkpoint is not None and checkpoint.step == 0 and not before:
-            before = None  # the run was killed before it recorded what it had loaded
-        plan = plan_loading(
-            settings.base_model,
-            settings.unsloth,
-            settings.train,
-            max_seq_length=settings.engine.max_context or settings.max_context,
-            seed=settings.seed,
-            before=before,
-            unsloth_allowed=self._on_base is None,
-        )
-        base = with_chat(open_base(plan, before), settings.chat)
+        plan, base = _loaded(settings, checkpoint, unsloth_allowed=self._on_base is None)
         self._tokenizer_files = tokenizer_files(base.tokenizer)
         self.chat = recorded_chat(base.tokenizer, base.loaded)
         if self._on_base is not None:
@@ -204,12 +200,14 @@ class InProcessLearner(LearnerHost):
 
 
 class InProcessSampler(SamplerHost):
-    """The in-process engine on the learner's own base."""
+    """The in-process engine on the learner's own base, and engines in further processes beside it."""
 
-    def __init__(self, settings: LocalSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: LocalSettings, further: Sequence[FurtherEngine] = ()) -> None:
+        """`further`: engines that were started in other processes; they are closed with this one."""
+        self._settings, self._further = settings, list(further)
         self._made: LocalEngine | None = None
-        self._engine: LocalEngine | None = None
+        self._own: LocalEngine | None = None
+        self._together: SideBySide | None = None
 
     def build(self, base: PreTrainedModel, chat: ChatFormat) -> None:
         """Make the engine around the base, before an adapter is put on it."""
@@ -223,31 +221,95 @@ class InProcessSampler(SamplerHost):
         )
 
     @property
-    def engine(self) -> LocalEngine:
-        if self._engine is None:
+    def own(self) -> LocalEngine:
+        """The engine in this process. Raises ConfigError before it is open."""
+        if self._own is None:
             raise ConfigError("The engine is not open yet: call `await model.register(backend)` first.")
-        return self._engine
+        return self._own
+
+    @property
+    def engine(self) -> LocalEngine | SideBySide:
+        return self._together or self.own
 
     async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
         assert self._made is not None
-        self._engine = await self._made.__aenter__()
+        self._own = await self._made.__aenter__()
+        await self._join_further()
+
+    async def open_alone(self) -> str | None:
+        """Load the base, of which the learner in another process has its own copy, and open an engine for it. Return
+        the engine's signature; None if what it samples depends on the batch."""
+        base = await in_thread(_base_alone, self._settings)
+        self.build(base.model, recorded_chat(base.tokenizer, base.loaded))
+        assert self._made is not None
+        self._own = await self._made.__aenter__()
+        return None if self._own.gang else await self._own.signature()
+
+    async def _join_further(self) -> None:
+        """Sample beside the further engines, if they give the same results; else end them."""
+        started, self._further = self._further, []
+        if not started:
+            return
+        signature = None if self.own.gang else await self.own.signature()
+        for one in started:
+            try:
+                theirs = await one.opened()
+                why = "" if signature is not None and theirs == signature else "Its results are not those of the first."
+            except McpRlError as error:
+                why = str(error)
+            if why:
+                log.warning("This run samples without a further process. %s", why)
+                await one.close()
+            else:
+                self._further.append(one)
+        if self._further:
+            self._together = SideBySide(self.own, [one.engine for one in self._further])
 
     async def take(self, learner: LearnerHost, step: int) -> None:
         assert isinstance(learner, InProcessLearner)
         policy = await learner.in_one_piece()
         weights: Mapping[str, Tensor | LowRank] = await in_thread(sampled_weights, policy.model, policy.reference)
-        await self.engine.load_policy(weights, step)
+        loads = [one.load(weights, step) for one in self._further]
+        _, *fingerprints = await asyncio.gather(self.own.load_policy(weights, step), *loads)
+        if self._together is not None:
+            self._together.forget_prefixes()
         canaries.check_version(self.engine.version, step)
-        if self.engine.fingerprint != fingerprint_of(weights):
+        if {self.own.fingerprint, *fingerprints} != {fingerprint_of(weights)}:
             raise CanaryError(
                 f"The engine says that it samples policy version {step}, but its weights are not the learner's, so the "
                 "run stops before it samples from the wrong policy."
             )
 
     async def close(self) -> None:
-        engine, self._engine, self._made = self._engine, None, None
-        if engine is not None:
-            await engine.__aexit__(None, None, None)
+        engine, self._own, self._made, self._together = self._own, None, None, None
+        further, self._further = self._further, []
+        try:
+            for one in further:
+                await one.close()
+        finally:
+            if engine is not None:
+                await engine.__aexit__(None, None, None)
+
+
+def _loaded(settings: LocalSettings, checkpoint: Checkpoint | None, *, unsloth_allowed: bool) -> tuple[LoadPlan, Base]:
+    """Load the base as the settings say, and as the run had it before, if it has a checkpoint."""
+    before = loaded_before(settings.run) if checkpoint is not None else None
+    if checkpoint is not None and checkpoint.step == 0 and not before:
+        before = None  # the run was killed before it recorded what it had loaded
+    plan = plan_loading(
+        settings.base_model,
+        settings.unsloth,
+        settings.train,
+        max_seq_length=settings.engine.max_context or settings.max_context,
+        seed=settings.seed,
+        before=before,
+        unsloth_allowed=unsloth_allowed,
+    )
+    return plan, with_chat(open_base(plan, before), settings.chat)
+
+
+def _base_alone(settings: LocalSettings) -> Base:
+    return _loaded(settings, newest_checkpoint(settings.checkpoints), unsloth_allowed=False)[1]
 
 
 @torch.no_grad()
