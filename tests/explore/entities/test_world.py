@@ -155,6 +155,14 @@ def test_ids_that_are_others_each_time_are_no_keys() -> None:
     assert [entity.key for entity in model.entities] == ["sweep", "mop", "dust"]
 
 
+def test_a_thing_without_a_name_is_one_more_and_a_score_is_of_the_search() -> None:
+    found = built(command("trees")).model
+    tree = found.kinds["tree"]
+    assert not tree.complete and {entity.key for entity in found.of_kind("tree")} >= {"Ash", "Elm", "Fir", "Oak", "Yew"}
+    searches = [one for one in found.observations if one.tool == "search_trees"]
+    assert len(searches) > 1 and "height" in tree.fields and "score" not in tree.fields
+
+
 def test_prose_gives_an_empty_model_and_a_sentence() -> None:
     found = built(command("prose"))
     assert found.model.kinds == {} and found.model.entities == ()

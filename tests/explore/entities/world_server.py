@@ -68,6 +68,19 @@ def passing(name: str, given: dict[str, Any]) -> object:
     }
 
 
+TREES = ("Ash", "Elm", "Fir", "Oak", "Yew")
+
+
+def trees(name: str, given: dict[str, Any]) -> object:
+    """List trees, one of them without a name; find them by how their name begins, each hit with a score."""
+    listed = [{"name": tree, "height": 3 * at + 4} for at, tree in enumerate(TREES)]
+    if name == "list_trees":
+        return {"trees": [*listed, {"height": 9}]}
+    words = given["query"].lower()
+    hits = [one for one in listed if str(one["name"]).lower().startswith(words)]
+    return {"trees": [{**one, "score": len(words) / 4} for one in hits]}
+
+
 SETTINGS = """Boat Club Settings
 ==================
 
@@ -132,6 +145,10 @@ WORLDS = {
     "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),
     "prose": (prose, [tool("tell", "Tells a story.", READ_ONLY)]),
     "passing": (passing, [tool("list_jobs", "Lists the jobs.", READ_ONLY)]),
+    "trees": (trees, [
+        tool("list_trees", "Lists the trees.", READ_ONLY),
+        tool("search_trees", "Finds trees by words of their name.", READ_ONLY, query="string"),
+    ]),
     "twins": (twins, [tool("list_pets", "Lists the pets.", READ_ONLY)]),
 }  # fmt: skip
 
