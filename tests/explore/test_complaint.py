@@ -65,6 +65,7 @@ def test_complaints_are_failures(text: str, arguments: dict[str, Any]) -> None:
         ('[{"code": 404, "name": "Not Found"}, {"code": 200, "name": "OK"}]', {}),
         ('{"title": "No such thing", "pages": 3}', {}),
         ("None of the 3 notes is old.", {}),
+        ("# Error handling\n\nRaise early.", {"page": "errors"}),
     ],
 )
 def test_answers_about_an_argument_are_no_complaints(text: str, arguments: dict[str, Any]) -> None:

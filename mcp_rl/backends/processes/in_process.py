@@ -247,21 +247,12 @@ class InProcessSampler(SamplerHost):
 
     async def _join_further(self) -> None:
         """Sample beside the further engines, if they give the same results; else end them."""
-        started, self._further = self._further, []
-        if not started:
-            return
-        signature = None if self.own.gang else await self.own.signature()
-        for one in started:
-            try:
-                theirs = await one.opened()
-                why = "" if signature is not None and theirs == signature else "Its results are not those of the first."
-            except McpRlError as error:
-                why = str(error)
-            if why:
+        signature = await self.own.signature() if self._further and not self.own.gang else None
+        for one in list(self._further):
+            if why := await _otherwise(one, signature):
                 log.warning("This run samples without a further process. %s", why)
+                self._further.remove(one)
                 await one.close()
-            else:
-                self._further.append(one)
         if self._further:
             self._together = SideBySide(self.own, [one.engine for one in self._further])
 
@@ -289,6 +280,18 @@ class InProcessSampler(SamplerHost):
         finally:
             if engine is not None:
                 await engine.__aexit__(None, None, None)
+
+
+async def _otherwise(one: FurtherEngine, signature: str | None) -> str:
+    """Wait for a further engine; return why it cannot sample beside the one with this signature, or "". `signature` is
+    None if results depend on the batch."""
+    try:
+        theirs = await one.opened()
+    except McpRlError as error:
+        return str(error)
+    if signature is None:
+        return "What is sampled here depends on the batch."
+    return "" if theirs == signature else "Its results are not those of the first."
 
 
 def _loaded(settings: LocalSettings, checkpoint: Checkpoint | None, *, unsloth_allowed: bool) -> tuple[LoadPlan, Base]:

@@ -30,7 +30,7 @@ from mcp_rl.scenarios.goals.words import can_be_said, is_address
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence, Set
 
     from pydantic import JsonValue
 
@@ -50,9 +50,11 @@ _NO_NOUNS = frozenset(
     "more rest best worst staged unstaged untracked".split()
 )
 """Words by which lists are called, but not the things in them: nobody asks for "the missing called 'Sound'"."""
-_NO_SUMS = frozenset(
-    "rating score rank position latitude longitude temperature average mean median rate ratio percentage age version "  # noqa: SIM905
-    "port code zip postcode elevation altitude level priority maximum minimum max min speed density total".split()
+_LABELS = frozenset(("port", "code", "zip", "postcode", "version"))
+"""Words for numbers that name something, of which nobody wants the difference either."""
+_NO_SUMS = _LABELS | set(
+    "rating score rank position latitude longitude temperature average mean median rate ratio percentage age "  # noqa: SIM905
+    "elevation altitude level priority maximum minimum max min speed density total".split()
 )
 """Words for numbers of which nobody wants the sum."""
 _RATES = frozenset({"%", "°C", "°F", "km/h", "mph", "hPa"})
@@ -309,8 +311,10 @@ class ProgramDrawer:
 
     def _adds_up(self, kind: str, name: str) -> bool:
         """Return whether a sum over several things means something: none of ratings does."""
-        words = self._english.words(kind, name).lower().split()
-        return self._english.about(kind, name).unit not in _RATES and not _NO_SUMS & set(words)
+        return self._english.about(kind, name).unit not in _RATES and not self._is_any_of(kind, name, _NO_SUMS)
+
+    def _is_any_of(self, kind: str, name: str, words: Set[str]) -> bool:
+        return not words.isdisjoint(self._english.words(kind, name).lower().split())
 
     def _more_of(self, kind: str) -> Program | None:
         fields = self._fields[kind]
@@ -331,7 +335,8 @@ class ProgramDrawer:
         return MoreOf(kind, Condition(name, relation, one_value), other, amount)
 
     def _gap(self, kind: str) -> Program | None:
-        amounts, name = self._fields[kind].amounts, self._english.name_field(kind)
+        name = self._english.name_field(kind)
+        amounts = [one for one in self._fields[kind].amounts if not self._is_any_of(kind, one, _LABELS)]
         values = [value for one in self._things[kind] if can_be_said(value := _value(one, name))]
         if not amounts or len(values) < 2:
             return None

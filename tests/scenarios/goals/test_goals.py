@@ -355,6 +355,7 @@ def test_numbers_that_do_not_add_up_are_not_summed_and_units_are_said() -> None:
     fields = {
         **FIELDS,
         "rating": EntityField(name="rating", words="rating", kind="number"),
+        "port": EntityField(name="port", words="port", kind="number"),
         "price": EntityField(name="price", words="price", kind="number", unit="cents"),
         "preis_für_zwei": EntityField(name="preis_für_zwei", words="preis für zwei", kind="number"),
         "when_to_use": EntityField(name="when_to_use", words="when to use", kind="text"),
@@ -366,7 +367,9 @@ def test_numbers_that_do_not_add_up_are_not_summed_and_units_are_said() -> None:
     assert not english.usable("note", "when_to_use")
     drawer = ProgramDrawer(english, random.Random(1))
     sums = {program.field for _ in range(200) if isinstance(program := drawer.draw("total"), TotalOf)}
-    assert "price" in sums and "rating" not in sums
+    assert "price" in sums and not {"rating", "port"} & sums
+    gaps = {program.field for _ in range(200) if isinstance(program := drawer.draw("gap"), Gap)}
+    assert {"price", "rating"} <= gaps and "port" not in gaps
 
 
 def test_nobody_speaks_of_a_missing_or_of_the_title_ja() -> None:
