@@ -36,6 +36,7 @@ import anyio
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks import vllm_server
@@ -152,9 +153,11 @@ async def two_processes(
     with tempfile.TemporaryDirectory() as name:
         base = saved_base(config, adapted, Path(name))
         settings = LocalSettings(base_model=str(base), run=Path(name) / "run", title="benchmarks/sampling")
+        os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "OMP_WAIT_POLICY": "PASSIVE"}
         further = await FurtherEngine.start(settings, 2)
         try:
-            await further.opened()
+            if await further.opened() != await engine.signature():
+                raise SystemExit("The two processes sample differently.")
             yield SideBySide(engine, [further.engine]), further
         finally:
             await further.close()
@@ -203,6 +206,7 @@ async def main() -> None:
             torch.nn.init.normal_(parameter, std=0.02)
     weights = merged_weights(adapted)
     merged.load_state_dict(weights, strict=False)
+    file = save({name: weight.contiguous() for name, weight in weights.items()})
     low_rank = low_rank_weights(adapted)
     given = prompts(options.episodes, options.group, options.system, options.request, stop)
     long_tail_prompts = long_tail(options.episodes // 2, options.group, stop)
@@ -235,7 +239,7 @@ async def main() -> None:
             for name, run in contenders.items():
                 await engine.load_policy(weights, 1)
                 await adapter_engine.load_policy(low_rank, 1)
-                await further.load(weights, 1)
+                await further.load(file, 1)
                 began = time.perf_counter()
                 sampled = await run()
                 speeds.setdefault(name, []).append(sampled / (time.perf_counter() - began))

@@ -65,7 +65,7 @@ def _several_samplers(config: RunSettings) -> Iterator[str]:
     """Yield a sentence for each setting beside which the in-process engine cannot sample in several processes."""
     asked, placement, engine = config.engine.processes, config.placement, config.engine
     found = {
-        "engine.kind": engine.kind == "vllm",
+        'engine.kind = "vllm"': engine.kind == "vllm",
         "engine.url": engine.url,
         "engine.python": engine.python,
         "placement.in_process = false": placement.in_process is False,

@@ -36,9 +36,18 @@ def is_batch_invariant(policy: Policy) -> bool:
 
 @torch.inference_mode()
 def signature_of(policy: Policy) -> str:
-    """Return a hash of the base's weights, and of the logprobs of a short episode, bit by bit."""
-    sampled = [logprob.hex() for turn in _turns(policy, [0]) for logprob in turn]
-    return hashlib.sha256(" ".join([fingerprint_of(policy.base), *sampled]).encode()).hexdigest()
+    """Return a hash of the base's weights, and, bit by bit, of the keys, values and logprobs of an episode with a trunk
+    and a prompt of several blocks."""
+    batch = DecodingBatch(policy, frozenset([STOP]), 1)
+    row = _row(1, min(LONG, policy.window - TURN - len(TRUNK) - 1), TURN, TRUNK)
+    _run(batch, [row])
+    assert row.turn is not None and row.trunk is not None
+    computed = {
+        "own": batch.keys_and_values(row),
+        **{f"trunk {layer}": row.trunk.values(layer) for layer in range(policy.shape.layers)},
+    }
+    said = [fingerprint_of(policy.base), fingerprint_of(computed), *(one.hex() for one in row.turn.logprobs)]
+    return hashlib.sha256(" ".join(said).encode()).hexdigest()
 
 
 @torch.inference_mode()

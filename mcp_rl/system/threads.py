@@ -58,6 +58,15 @@ def update_threads() -> int | None:
     return int(given) if given.isdigit() else None
 
 
+def spare_threads() -> int:
+    """Return how many times the threads of sampling go into the CPUs that an update gets, at least 1: so many processes
+    may sample side by side. 1 where `prepare_torch_threads` chose nothing."""
+    sampling = os.environ.get("OMP_NUM_THREADS", "")
+    if not (sampling.isdigit() and int(sampling)):
+        return 1
+    return max(1, min(update_threads() or 1, cpu_limit()) // int(sampling))
+
+
 def free_cpus(sample_seconds: float = 0.15) -> int:
     """Return the number of CPUs that this process may use and that are idle, measured over a moment; at least 1."""
     allowed = _allowed()

@@ -200,5 +200,5 @@ async def test_a_process_with_other_results_does_not_sample(
     async with LocalBackend(config=CONFIG, in_process=True, engine=EngineConfig(processes=2)) as backend:
         await make_model(base, tmp_path).register(backend)
         assert isinstance(backend.engine, LocalEngine)
-        assert "samples without a further process. Its results are not those of the first" in caplog.text
+        assert "samples in one process. Its results are not those of the first" in caplog.text
         assert not [child for child in psutil.Process().children(recursive=True) if "child_main" in child.cmdline()]

@@ -56,9 +56,12 @@ def test_a_second_process_samples_the_built_in_model_where_a_cpu_is_free(
     tiny = asked.model_copy(update={"base_model": TINY})
     free = 2**34
     monkeypatch.setattr("mcp_rl.backends.plan.choices.machine_memory", lambda: (2**34, free))
-    for threads, found in (("8", 2), ("2", 2), ("1", 1)):
-        monkeypatch.setenv(UPDATE_THREADS, threads)
+    monkeypatch.setattr("mcp_rl.system.threads.cpu_limit", lambda: 8)
+    for sampling, update, found in (("1", "8", 2), ("1", "2", 2), ("1", "1", 1), ("7", "8", 1), ("4", "4", 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", sampling)
+        monkeypatch.setenv(UPDATE_THREADS, update)
         assert (sampling_processes(tiny), sampling_processes(asked)) == (found, 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv(UPDATE_THREADS, "2")
     free = 2**30
     assert sampling_processes(tiny) == 1

@@ -30,7 +30,7 @@ from mcp_rl.config import TINY, EngineConfig, PlacementConfig, TrainConfig, Unsl
 from mcp_rl.errors import ConfigError
 from mcp_rl.system.processes.devices import device_environment
 from mcp_rl.system.processes.memory import machine_memory
-from mcp_rl.system.threads import update_threads
+from mcp_rl.system.threads import spare_threads
 
 if TYPE_CHECKING:
     from mcp_rl.backends.plan.machine import Machine
@@ -59,19 +59,25 @@ def engine_kind(engine: EngineConfig) -> placing.Engine:
     return placing.engine_of(engine, lambda: _gpu_is_here() and find_spec("vllm") is not None)
 
 
-def sampling_processes(settings: LocalSettings) -> int:
+def sampling_processes(settings: LocalSettings | RunConfig) -> int:
     """Return the number of processes in which the in-process engine samples beside a learner in this process. Raises
-    ConfigError if the settings ask for several where a GPU samples or several processes learn."""
+    ConfigError if the settings ask for several where something else samples or several processes learn."""
     asked, placement = settings.engine.processes, settings.placement
     learners = max(ranks(), placement.learner_processes or 1)
-    if (asked or 1) > 1 and (_gpu_is_here() or learners > 1):
-        why = "a GPU samples" if _gpu_is_here() else "several processes learn"
+    why = (
+        "there is a GPU" if _gpu_is_here()
+        else "several processes learn" if learners > 1
+        else "vLLM samples" if engine_kind(settings.engine) == "vllm"
+        else "" if in_process(placement)
+        else "the learner is in a process of its own"
+    )  # fmt: skip
+    if (asked or 1) > 1 and why:
         raise ConfigError(f"engine.processes = {asked} is for one learner on a CPU, and here {why}: leave it out.")
     if asked is not None:
         return asked
-    if settings.base_model != TINY or _gpu_is_here() or learners > 1:
+    if settings.base_model != TINY or why:
         return 1
-    return min(_MOST_CHOSEN, update_threads() or 1) if machine_memory()[1] > _FREE_BYTES else 1
+    return min(_MOST_CHOSEN, spare_threads()) if machine_memory()[1] > _FREE_BYTES else 1
 
 
 @functools.cache

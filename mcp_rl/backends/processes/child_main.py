@@ -210,11 +210,10 @@ class Host:
         return await self._sampler.open_alone(), []
 
     async def _load(self, arguments: Message, parts: list[bytes]) -> Answer:
-        from mcp_rl.backends.samplers.weights import unpacked_weights
+        from safetensors.torch import load
 
         assert self._sampler is not None
-        weights = unpacked_weights(parts[0], arguments["scales"])
-        await self._sampler.own.load_policy(weights, arguments["version"])
+        await self._sampler.own.load_policy(load(parts[0]), arguments["version"])
         return self._sampler.own.fingerprint, []
 
     async def _take(self, arguments: Message, parts: list[bytes]) -> Answer:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import torch
 from peft import PeftModel
+from safetensors.torch import save
 from torch import Tensor
 
 from mcp_rl.backends.base.base_model import make_learner, open_base, with_chat
@@ -29,6 +30,7 @@ from mcp_rl.backends.samplers.weights import sampled_weights
 from mcp_rl.errors import CanaryError, ConfigError, EngineError, McpRlError
 from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning import canaries
 from mcp_rl.learning.adapter import base_of
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
     from mcp_rl.backends.base.options import LoadPlan
     from mcp_rl.backends.samplers.further import FurtherEngine
     from mcp_rl.config import TrainConfig
-    from mcp_rl.inference.low_rank import LowRank
     from mcp_rl.learning.disk.checkpoint import Checkpoint
     from mcp_rl.learning.learner import Learner
     from mcp_rl.learning.samples import Sample
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_OPEN_SECONDS = 120.0
+"""Time for a further engine to open, after the learner was opened."""
 _ROWS = 64
 """Tokens whose float32 probabilities over the vocabulary are in memory at once, beside vLLM's on the same GPU."""
 
@@ -247,20 +250,34 @@ class InProcessSampler(SamplerHost):
 
     async def _join_further(self) -> None:
         """Sample beside the further engines, if they give the same results; else end them."""
-        signature = await self.own.signature() if self._further and not self.own.gang else None
-        for one in list(self._further):
-            if why := await _otherwise(one, signature):
-                log.warning("This run samples without a further process. %s", why)
-                self._further.remove(one)
-                await one.close()
+        if self._further and self.own.gang:
+            await self._leave_further("What is sampled here depends on the batch.")
+        if self._further:
+            signature = await self.own.signature()
+            for one in list(self._further):
+                if why := await _otherwise(one, signature):
+                    await self._leave_further(why)
+                    break
         if self._further:
             self._together = SideBySide(self.own, [one.engine for one in self._further])
+
+    async def _leave_further(self, why: str) -> None:
+        """Sample in this process alone. Nobody has asked for the engine yet."""
+        left, self._further, self._together = self._further, [], None
+        if left:  # else the sampler was closed meanwhile
+            asked = self._settings.engine.processes is not None
+            log.log(logging.WARNING if asked else logging.INFO, "This run samples in one process. %s", why)
+        for one in left:
+            await one.close()
 
     async def take(self, learner: LearnerHost, step: int) -> None:
         assert isinstance(learner, InProcessLearner)
         policy = await learner.in_one_piece()
         weights: Mapping[str, Tensor | LowRank] = await in_thread(sampled_weights, policy.model, policy.reference)
-        loads = [one.load(weights, step) for one in self._further]
+        if self._further and any(isinstance(weight, LowRank) for weight in weights.values()):
+            await self._leave_further("Its adapter is sampled without merging it.")
+        file = await in_thread(_packed, weights) if self._further else b""
+        loads = [one.load(file, step) for one in self._further]
         _, *fingerprints = await asyncio.gather(self.own.load_policy(weights, step), *loads)
         if self._together is not None:
             self._together.forget_prefixes()
@@ -282,15 +299,16 @@ class InProcessSampler(SamplerHost):
                 await engine.__aexit__(None, None, None)
 
 
-async def _otherwise(one: FurtherEngine, signature: str | None) -> str:
-    """Wait for a further engine; return why it cannot sample beside the one with this signature, or "". `signature` is
-    None if results depend on the batch."""
+async def _otherwise(one: FurtherEngine, signature: str) -> str:
+    """Wait for a further engine; return why it cannot sample beside the one with this signature, or ""."""
+    theirs = None
     try:
-        theirs = await one.opened()
+        with anyio.move_on_after(_OPEN_SECONDS) as waiting:
+            theirs = await one.opened()
     except McpRlError as error:
-        return str(error)
-    if signature is None:
-        return "What is sampled here depends on the batch."
+        return str(error).partition("; ")[0].partition(". ")[0] + "."
+    if waiting.cancelled_caught:
+        return f"It could not sample within {_OPEN_SECONDS:g} s."
     return "" if theirs == signature else "Its results are not those of the first."
 
 
@@ -338,6 +356,11 @@ def free_cached() -> None:
     """Return the memory that torch keeps in its cache to the GPU, which an engine in another process may share."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _packed(weights: Mapping[str, Tensor]) -> bytes:
+    """Return merged weights as a safetensors file."""
+    return save({name: weight.detach().contiguous() for name, weight in weights.items()})
 
 
 def _give_back() -> None:

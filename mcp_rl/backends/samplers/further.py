@@ -1,7 +1,7 @@
 """A further engine, in a child process, that samples the same policy as the one beside the learner.
 
 A decoding step of a small model is one thread's work, most of it Python's, so a second processor is of use in a second
-process only. Imports no torch before weights are loaded.
+process only. Imports no torch.
 """
 
 from __future__ import annotations
@@ -10,19 +10,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import anyio
-
 from mcp_rl.backends.processes.child import ChildEngine, ChildKind, ChildProcess
 from mcp_rl.backends.processes.environment import learner_environment
 from mcp_rl.errors import McpRlError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
     from mcp_rl.backends.hosts import LocalSettings
-    from mcp_rl.inference.low_rank import LowRank
 
 
 class FurtherEngine:
@@ -48,17 +41,13 @@ class FurtherEngine:
         self._process.ready = True
         return None if signature is None else str(signature)
 
-    async def load(self, weights: Mapping[str, Tensor | LowRank], version: int) -> str:
-        """Sample another policy version from now on; return the fingerprint of what it samples."""
-        from mcp_rl.backends.samplers.weights import packed_weights
-
-        file, scales = await anyio.to_thread.run_sync(packed_weights, weights)
-        fingerprint, _ = await self._process.ask("load", [file], scales=scales, version=version)
+    async def load(self, file: bytes, version: int) -> str:
+        """Sample the weights in a safetensors file from now on; return the fingerprint of what is sampled."""
+        fingerprint, _ = await self._process.ask("load", [file], version=version)
         return str(fingerprint)
 
     async def close(self) -> None:
         """End the process."""
-        self._opening.cancel()
-        with suppress(asyncio.CancelledError, McpRlError):
+        await self._process.close()  # ends a request that waits, with EngineStop
+        with suppress(McpRlError):
             await self._opening
-        await self._process.close()

@@ -45,7 +45,8 @@ class SideBySide:
 
     @property
     def stats(self) -> EngineStats:
-        """The sums of the engines' counters, as last reported; `cached_tokens` as a single engine would count them."""
+        """The sums of the engines' counters, as last reported; `cached_tokens` as a single engine counts them, but of
+        an episode's first prompt alone, also where a new policy version makes it compute that again."""
         every = [engine.stats for engine in self._engines]
         sums = {field.name: sum(getattr(stats, field.name, 0) for stats in every) for field in fields(EngineStats)}
         return EngineStats(**{**sums, "cached_tokens": self._cached})
@@ -84,6 +85,8 @@ class _Counted:
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
         if not self._begun:
+            if not new_ids:
+                raise ValueError("A turn needs something to continue.")
             room_left(self._engine.max_context, 0, len(new_ids))
             self._engine.count(new_ids)
             self._begun = True

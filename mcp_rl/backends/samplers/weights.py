@@ -8,7 +8,6 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
-from safetensors.torch import load, save
 from torch import Tensor
 
 from mcp_rl.inference.low_rank import LowRank, low_rank_weights
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 MERGED_PARAMETERS = 64_000_000
 """Most weights of adapted float32 layers (256 MB) that are merged, since small models are sampled faster so."""
-_A, _B = "A of ", "B of "
-"""What the names of a low-rank weight's tensors begin with in a file."""
 
 
 def sampled_weights(
@@ -37,24 +34,6 @@ def sampled_weights(
         return weights  # type: ignore[return-value, unused-ignore]
     kinds = {name: parameter.dtype for name, parameter in base.named_parameters()}
     return {name: weight.to(kinds[name]) for name, weight in weights.items()}
-
-
-def packed_weights(weights: Mapping[str, Tensor | LowRank]) -> tuple[bytes, dict[str, float]]:
-    """Return the weights as a safetensors file, and the scales of the low-rank ones."""
-    tensors, scales = {}, {}
-    for name, weight in weights.items():
-        if isinstance(weight, LowRank):
-            tensors[_A + name], tensors[_B + name], scales[name] = weight.a, weight.b, weight.scale
-        else:
-            tensors[name] = weight
-    return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}), scales
-
-
-def unpacked_weights(file: bytes, scales: Mapping[str, float]) -> dict[str, Tensor | LowRank]:
-    """Undo `packed_weights`."""
-    tensors = load(file)
-    low = {name: LowRank(tensors.pop(_A + name), tensors.pop(_B + name), scale) for name, scale in scales.items()}
-    return {**tensors, **low}
 
 
 def _merges_well(model: PeftModel) -> bool:
