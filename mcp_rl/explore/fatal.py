@@ -203,9 +203,10 @@ async def _tried(link: Link, tool: str, arguments: dict[str, Any]) -> FatalCall 
         try:
             await link.call(tool, arguments, deadline=_SECONDS)
         except ServerFault:
-            if not link.alive:
-                return FatalCall(tool=tool, arguments=arguments)
-            if time.monotonic() - began < _SECONDS:
+            in_time = time.monotonic() - began < _SECONDS
+            if not link.alive:  # after its deadline, a silent server may have been given up already
+                return FatalCall(tool=tool, arguments=arguments, did="ended" if in_time else "stopped answering")
+            if in_time:
                 return FatalCall(tool=tool, arguments=arguments, did="gave no answer")
             if await still_answers(link):
                 return None  # it is slow, and harms no other call
