@@ -99,7 +99,8 @@ async def with_engine(engine: Engine, given: Prompts, tokens: int, turns: int, r
         async with engine.episode(seed=next(SEEDS)) as episode:
             new = given[number]
             for turn in range(turns):
-                sampled += len((await episode.generate(new, Sampling(max_tokens=tokens))).token_ids)
+                completion = await episode.generate(new, Sampling(max_tokens=tokens))
+                sampled += len(completion.token_ids)
                 new = results[(number + turn) % len(results)]
 
     async with anyio.create_task_group() as tasks:
