@@ -174,31 +174,37 @@ async def test_two_processes_sample_what_one_does(base: str, whole: Path, tmp_pa
         async with LocalBackend(config=CONFIG, in_process=True) as alone:
             await make_model(base, tmp_path / "alone").register(alone)
             await steps(make_model(base, tmp_path / "alone"), alone, 2)
-            counted = [getattr(backend.engine, "stats") for backend in (backend, alone)]  # noqa: B009
-        assert counted[0].cached_tokens == counted[1].cached_tokens > 0
+            assert isinstance(alone.engine, LocalEngine)
+            assert both.stats.cached_tokens == alone.engine.stats.cached_tokens > 0
         async with both.episode(seed=1) as episode:
             with pytest.raises(ContextOverflow):
                 await episode.generate([5] * 100_000, Sampling())
-        async with anyio.create_task_group() as tasks:
-            sampler_of(backend).kill()
-            with pytest.raises(EngineStop, match=r"Sampler 2's process was killed.* Set engine\.processes=1; the same"):
-                await play(both, 7)
-            tasks.cancel_scope.cancel()
+        sampler_of(backend).kill()
+        with pytest.raises(EngineStop, match=r"Sampler 2's process was killed.* Set engine\.processes=1; the same"):
+            await play(both, 7)
     async with LocalBackend(config=CONFIG, in_process=True) as backend:  # the next command may sample in one process
         await model.register(backend)
         await steps(model, backend, 3)
     assert_same(whole, tmp_path, 3)
 
 
-async def test_a_process_with_other_results_does_not_sample(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def other(engine: LocalEngine) -> str:
-        return "another processor's"
-
-    monkeypatch.setattr(LocalEngine, "signature", other)
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("mcp_rl.inference.local.signature_of", lambda policy: "another's", "Its results are not those of the first"),
+        ("mcp_rl.backends.processes.in_process._OPEN_SECONDS", 0.01, "It could not sample within 0.01 s"),
+        ("mcp_rl.backends.samplers.weights.MERGED_PARAMETERS", 0, "Its adapter is sampled without merging it"),
+    ],
+)
+async def test_where_a_second_process_cannot_sample_one_does(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    name: str, value: object, why: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(name, value)
     async with LocalBackend(config=CONFIG, in_process=True, engine=EngineConfig(processes=2)) as backend:
         await make_model(base, tmp_path).register(backend)
         assert isinstance(backend.engine, LocalEngine)
-        assert "samples in one process. Its results are not those of the first" in caplog.text
-        assert not [child for child in psutil.Process().children(recursive=True) if "child_main" in child.cmdline()]
+        assert f"samples in one process. {why}" in caplog.text
+        words = [word for child in psutil.Process().children(recursive=True) for word in child.cmdline()]
+        assert not any("child_main" in word for word in words)
+        assert await play(backend.engine, 1)

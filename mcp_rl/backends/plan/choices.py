@@ -43,7 +43,7 @@ _MOST_CHOSEN = 2
 """Processes that sample by default: a decoding step takes nearly as long for half of the episodes, and each process
 needs memory."""
 _FREE_BYTES = 3 * 2**30
-"""Free memory from which a second process samples by default: a run takes up to 2 GB, such a process half of one."""
+"""Free memory from which a second process samples by default: a run with it takes 2 to 2.8 GB."""
 INEXACT_CAP = 2.0
 """Upper bound of the weight that corrects a sampler whose log-probabilities round differently from the learner's
 (truncated importance sampling: Yao et al., 2025)."""

@@ -48,10 +48,12 @@ _NOT_LEARNED_FROM = {"messages", "calls", "final_state", "explanation", "metrics
 
 @dataclass(frozen=True)
 class ChildKind:
-    """What a child is for, in its log's name and in sentences about it."""
+    """The words for one kind of child."""
 
     role: str
+    """Names its log, and the process if it is left over."""
     who: str
+    """Begins the sentences about it: "The learner"."""
     less: str = ""
     """Advice where memory runs out; empty: that for a learner."""
 

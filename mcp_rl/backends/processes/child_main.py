@@ -3,8 +3,7 @@ its standard input and output.
 
 Heavy imports come first, while the parent is busy with other things. Then the parent's requests to the learner, to the
 engine, or to both if both are here, are served, each in a task of its own. Prints of libraries go to stderr, which is
-the log.
-When the parent's end of the channel closes, this process exits.
+the log. When the parent's end of the channel closes, this process exits.
 """
 
 from __future__ import annotations

@@ -7,12 +7,10 @@ process only. Imports no torch.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mcp_rl.backends.processes.child import ChildEngine, ChildKind, ChildProcess
 from mcp_rl.backends.processes.environment import learner_environment
-from mcp_rl.errors import McpRlError
 
 if TYPE_CHECKING:
     from mcp_rl.backends.hosts import LocalSettings
@@ -49,5 +47,4 @@ class FurtherEngine:
     async def close(self) -> None:
         """End the process."""
         await self._process.close()  # ends a request that waits, with EngineStop
-        with suppress(McpRlError):
-            await self._opening
+        await asyncio.gather(self._opening, return_exceptions=True)  # it may have been cancelled by who waited for it
