@@ -284,7 +284,8 @@ class LocalBackend:
         for reward in (trajectory.reward for group in groups for trajectory in group):
             canaries.check_finite("reward", 0.0 if reward is None else reward)
         if self.config.max_staleness == 0:  # else the learner drops or corrects older tokens
-            canaries.check_sampled_versions(_versions(groups), self.step)
+            played = [group for group in groups if not group.demonstrates]  # no policy samples a demonstration
+            canaries.check_sampled_versions(_versions(played), self.step)
         alone = self.config.max_staleness == 0  # else rollouts continue during the update
         if alone:
             await sampler.rest()

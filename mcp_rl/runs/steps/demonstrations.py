@@ -3,7 +3,7 @@
 Reinforcement learning finds nothing that the policy never samples. A run may therefore begin with some steps of
 supervised fine-tuning (`train.sft_steps`), and its later steps imitate what none of their rollouts solved. A
 demonstration has the tokens that the policy would have sampled, had it said the same; one that the verifier does not
-call a success is left out.
+call a success is left out. Each is played once, and imitated again in later passes over the scenarios.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mcp_rl.scenario import ServerGroup
 from mcp_rl.trajectory import DEMONSTRATION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 
     from mcp_rl.config import RunConfig
     from mcp_rl.evaluation.evaluate import EvaluationResult
@@ -123,12 +123,28 @@ class Demonstrations:
         self._in_step = IN_STEP  # a program takes a second to start: no more than a step of rewards has
         if rollout.agent is not None:
             self._in_step = min(IN_STEP, rollout.groups_per_step * rollout.group_size)
+        self._played: dict[str, TrajectoryGroup] = {}
         self.problem = ""
         """Why the first solution of the newest step that did not succeed did not, as a sentence."""
 
     async def play(self, step: int, scoring: Scoring) -> list[TrajectoryGroup]:
         """Return the demonstrations of a step, from 1, a group each: only those with a success."""
-        return await self._shown(self._taken(step), step, scoring)
+        taken = self._taken(step)
+        new = [one for one in taken if one.id not in self._played]
+        shown = await self._shown(new, step, scoring) if new else []
+        self.remember(shown)
+        known = self._played | {group.scenario.id: group for group in shown}
+        return [known[one.id] for one in taken if one.id in known]
+
+    def remember(self, groups: Iterable[TrajectoryGroup]) -> None:
+        """Take in demonstrations that were played, in order not to play them again, unless others act in them."""
+        self._played |= {
+            group.scenario.id: group for group in groups if group.demonstrates and not group.scenario.seats
+        }
+
+    def forget(self) -> None:
+        """Free the memory of what was played."""
+        self._played.clear()
 
     async def beside(self, groups: Sequence[TrajectoryGroup], step: int, scoring: Scoring) -> list[TrajectoryGroup]:
         """Return demonstrations of scenarios that no rollout of a step solved, from which rewards teach nothing."""

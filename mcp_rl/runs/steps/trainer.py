@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,10 @@ class Trainer:
                     f"{len(scenarios)} training scenarios, level {levels}; train.sft_steps=0 leaves that out."
                 )
         self.demonstrations = demonstrations = Demonstrations(self.config, scenarios, self.demonstrator, self.progress)
+        if self.step < self.state.sft_steps:
+            for step in range(1, self.step + 1):
+                with suppress(RunDirectoryError):  # what cannot be read is played again
+                    demonstrations.remember(self.run.trajectories("train", step))
         while self.step < min(self.state.sft_steps, self.config.steps):
             await self._measure_between()
             self._forget_times()
@@ -176,6 +181,7 @@ class Trainer:
             await self._learn(groups, None)
             if self._save_is_due():
                 await self.save()
+        demonstrations.forget()
 
     def _end_imitation(self, problem: str) -> None:
         """Leave the rest to rewards where no reference solution succeeds. Raises ConfigError if the settings ask for

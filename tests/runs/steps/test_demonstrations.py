@@ -58,6 +58,11 @@ def episodes(config: RunConfig, step: int) -> list[TrajectoryGroup]:
     return [TrajectoryGroup.model_validate_json(line) for line in lines]
 
 
+def when_played(config: RunConfig, step: int) -> dict[str, Any]:
+    """Return when each of a step's episodes began and ended."""
+    return {one.scenario.id: [episode.unix_seconds for episode in one] for one in episodes(config, step)}
+
+
 def weights(run: Path, step: int) -> bytes:
     return (run / "checkpoints" / f"{step:04d}" / "adapter_model.safetensors").read_bytes()
 
@@ -92,9 +97,11 @@ async def test_first_steps_imitate_and_a_resumed_run_gets_the_same_weights(tmp_p
     assert all(group.demonstrates and [one.success for one in group] == [True] for group in groups)
     [call] = groups[0].trajectories[0].calls
     assert call.tool == "add" and call.sent and not call.is_error
+    assert when_played(whole, 2) == when_played(whole, 1), "a solution is played once"
     broken = settings(tmp_path, "broken", steps=1)
     await history_of(broken)
     await history_of(settings(tmp_path, "broken", steps=4))
+    assert when_played(broken, 2) == when_played(broken, 1), "in a resumed run too"
     await history_of(settings(tmp_path, "broken", steps=6))
     assert weights(broken.run_dir, 6) == weights(whole.run_dir, 6)
     again = await anyio.to_thread.run_sync(lambda: replay(whole.run_dir, console=Console(quiet=True)))
