@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_rl.explore.entities.builder import BuiltWorld
+    from mcp_rl.explore.entities.world_model import WorldModel
     from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.scenario import ServerParams
     from mcp_rl.scenarios.goals.task import GoalTask
@@ -34,6 +35,9 @@ _TURNS = 10
 """Least number of turns that a scenario allows."""
 _TOLD_CHANGES = 0.3
 """Share of the told tasks that change something, where the server has such tools."""
+_ALIKE, _LEAST_ALIKE = 1 / 6, 12
+"""Most told changes by one tool, which differ in little but their values: this share of the told tasks, and at least so
+many."""
 _START_SECONDS, _LEAST_CHANGES, _PLAYS = 150.0, 12, 6
 """Seconds for proving changes where each play starts a process that nobody asked for, the changes that are proven in
 any case, and the plays that one takes."""
@@ -59,7 +63,7 @@ async def goal_scenarios(
     most_changes = max(_LEAST_CHANGES, episodes_within(server, _START_SECONDS) / _PLAYS)
     if world.effects:
         changes: dict[Level, int] = {level: wanted.get(level, 0) for level in ("told", "brought-about")}
-        changes["told"] = round(_TOLD_CHANGES * changes["told"])
+        changes["told"] = min(round(_TOLD_CHANGES * changes["told"]), _most_told_changes(wanted, world))
         few = sum(changes.values()) > most_changes
         changes = _within(changes, most_changes)
         proven = BroughtAbout(world, names, stage, twice, recipe.seed)
@@ -79,8 +83,10 @@ async def goal_scenarios(
         readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
         tasks += await Reckoned(readers, names, twice, recipe.seed, knowledge=recipe.knowledge).tasks(left)
     short = _shortfall(wanted, tasks, built, few_changes=few)
-    most_changes -= len([task for task in tasks if "changes" in task.tags])
-    if world.effects and (missing := _within(_stand_ins(wanted, tasks), most_changes)):
+    changed = Counter(task.level for task in tasks if "changes" in task.tags)
+    most_told = _most_told_changes(wanted, world) - changed["told"]
+    missing = _within(_stand_ins(wanted, tasks, most_told), most_changes - changed.total())
+    if world.effects and missing:
         more = await BroughtAbout(world, names, stage, twice, recipe.seed + 1).tasks(missing)
         said = {task.text for task in tasks}
         tasks += (others := [task for task in more if task.text not in said])
@@ -105,11 +111,16 @@ async def goal_scenarios(
     return kept
 
 
-def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask]) -> dict[Level, int]:
+def _most_told_changes(wanted: Mapping[Level, int], world: WorldModel) -> int:
+    """Return how many told tasks may change something: so many by each tool that does."""
+    return max(_LEAST_ALIKE, round(_ALIKE * wanted.get("told", 0))) * len({effect.tool for effect in world.effects})
+
+
+def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], most_told: int) -> dict[Level, int]:
     """Return, for each level, the number of changes that replace questions which the data do not allow."""
     made = Counter(task.level for task in tasks)
     higher = sum(max(0, wanted.get(level, 0) - made[level]) for level in ("looked-up", "worked-out"))
-    told = max(0, wanted.get("told", 0) - made["told"])
+    told = max(0, min(most_told, wanted.get("told", 0) - made["told"]))
     found: dict[Level, int] = {"told": told, "brought-about": higher if wanted.get("brought-about") else 0}
     return found if any(found.values()) else {}
 

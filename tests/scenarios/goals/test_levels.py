@@ -1,8 +1,10 @@
 """Levels of tasks as a setting, and what a recipe makes of them."""
 
 import json
+import sys
 import typing
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
@@ -27,6 +29,7 @@ from mcp_rl.scenarios.fit import cut_short
 from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.split import overlap
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.tool_server import ToolServer
 
 
 def test_levels_have_the_same_names_everywhere() -> None:
@@ -123,6 +126,19 @@ def test_a_calculator_gets_told_tasks_in_ordinary_words() -> None:
     assert len(scenarios) >= 6 and {s.level for s in scenarios} == {"told"}
     assert all(s.least_calls == 1 and s.verifier is not None and s.verifier.kind == "number" for s in scenarios)
     assert not any(call.tool in s.task_description.lower() for s in scenarios for call in s.reference)
+
+
+def test_changes_that_differ_in_their_values_alone_do_not_fill_a_level() -> None:
+    params = StdioServer(command=sys.executable, args=(str(Path(__file__).with_name("boards_server.py")),))
+    server = ToolServer("boards", "Boards.", {"stdio": params}, isolation="reset", reset_tool="begin")
+
+    async def made() -> list[McpScenario]:
+        async with Sessions(server=server) as sessions:
+            return await explored_scenarios(sessions, server=server, params=params, recipe=Recipe(60, levels="told"))
+
+    scenarios = anyio.run(made)
+    added = [one for one in scenarios if one.reference[-1].tool == "add_board"]
+    assert 6 <= len(added) <= 12 and {one.level for one in scenarios} == {"told"}
 
 
 @pytest.mark.parametrize(("worded", "levels"), [(True, {"spelled"}), (False, {"spelled", "told"})])
