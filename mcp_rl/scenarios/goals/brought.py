@@ -71,10 +71,11 @@ class BroughtAbout:
         listings = [seen for seen in reversed(world.observations) if seen.lists]
         self._listings = {call_key(seen.tool, dict(seen.arguments)): seen for seen in listings}
 
-    async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
-        """Return up to so many proven tasks of the levels "told" and "brought-about"."""
+    async def tasks(self, wanted: Mapping[Level, int], told_of: Mapping[str, int] | None = None) -> list[GoalTask]:
+        """Return up to so many proven tasks of the levels "told" and "brought-about", and of each tool at most
+        `told_of` told ones."""
         total = wanted.get("told", 0) + wanted.get("brought-about", 0)
-        drawn = await anyio.to_thread.run_sync(self._drawn, total, wanted)
+        drawn = await anyio.to_thread.run_sync(self._drawn, total, wanted, told_of or {})
         if any(drawn.values()):
             await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations])
         made: list[GoalTask] = []
@@ -85,11 +86,16 @@ class BroughtAbout:
             missing = {level: count - found[level] for level, count in wanted.items()}
         return made
 
-    def _drawn(self, total: int, wanted: Mapping[Level, int]) -> dict[Level, list[StateChange]]:
+    def _drawn(
+        self, total: int, wanted: Mapping[Level, int], told_of: Mapping[str, int]
+    ) -> dict[Level, list[StateChange]]:
         """Draw changes for so many tasks; takes seconds."""
-        return self._in_turn(list(self._changes.draw(_DRAWN * round(_EXTRA * total + 2))) if total else [], wanted)
+        drawn = list(self._changes.draw(_DRAWN * round(_EXTRA * total + 2))) if total else []
+        return self._in_turn(drawn, wanted, told_of)
 
-    def _in_turn(self, changes: Sequence[StateChange], wanted: Mapping[Level, int]) -> dict[Level, list[StateChange]]:
+    def _in_turn(
+        self, changes: Sequence[StateChange], wanted: Mapping[Level, int], told_of: Mapping[str, int]
+    ) -> dict[Level, list[StateChange]]:
         """Return as many changes of each level as may be needed, with the tools that bring them about in turn."""
         chosen: dict[Level, list[StateChange]] = {}
         for level, count in wanted.items():
@@ -97,6 +103,8 @@ class BroughtAbout:
             for change in changes:
                 if change.level == level:
                     by_tool.setdefault(change.calls[0][0], []).append(change)
+            if level == "told":
+                by_tool = {tool: some[: told_of.get(tool, len(some))] for tool, some in by_tool.items()}
             in_turn = [change for some in zip_longest(*by_tool.values()) for change in some if change is not None]
             chosen[level] = in_turn[: math.ceil(_EXTRA * count)]
         return chosen

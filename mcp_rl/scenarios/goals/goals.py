@@ -63,11 +63,11 @@ async def goal_scenarios(
     most_changes = max(_LEAST_CHANGES, episodes_within(server, _START_SECONDS) / _PLAYS)
     if world.effects:
         changes: dict[Level, int] = {level: wanted.get(level, 0) for level in ("told", "brought-about")}
-        changes["told"] = min(round(_TOLD_CHANGES * changes["told"]), _most_told_changes(wanted, world))
+        changes["told"] = round(_TOLD_CHANGES * changes["told"])
         few = sum(changes.values()) > most_changes
         changes = _within(changes, most_changes)
         proven = BroughtAbout(world, names, stage, twice, recipe.seed)
-        tasks += await proven.tasks(changes)
+        tasks += await proven.tasks(changes, _told_of_tools(wanted, world, tasks))
     made = Counter(task.level for task in tasks)
     asked: dict[Level, int] = {
         level: count - made[level] for level, count in wanted.items() if level != "brought-about"
@@ -83,11 +83,10 @@ async def goal_scenarios(
         readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
         tasks += await Reckoned(readers, names, twice, recipe.seed, knowledge=recipe.knowledge).tasks(left)
     short = _shortfall(wanted, tasks, built, few_changes=few)
-    changed = Counter(task.level for task in tasks if "changes" in task.tags)
-    most_told = _most_told_changes(wanted, world) - changed["told"]
-    missing = _within(_stand_ins(wanted, tasks, most_told), most_changes - changed.total())
-    if world.effects and missing:
-        more = await BroughtAbout(world, names, stage, twice, recipe.seed + 1).tasks(missing)
+    most_changes -= len([task for task in tasks if "changes" in task.tags])
+    if world.effects and (missing := _within(_stand_ins(wanted, tasks), most_changes)):
+        proven = BroughtAbout(world, names, stage, twice, recipe.seed + 1)
+        more = await proven.tasks(missing, _told_of_tools(wanted, world, tasks))
         said = {task.text for task in tasks}
         tasks += (others := [task for task in more if task.text not in said])
         short = (
@@ -111,16 +110,18 @@ async def goal_scenarios(
     return kept
 
 
-def _most_told_changes(wanted: Mapping[Level, int], world: WorldModel) -> int:
-    """Return how many told tasks may change something: so many by each tool that does."""
-    return max(_LEAST_ALIKE, round(_ALIKE * wanted.get("told", 0))) * len({effect.tool for effect in world.effects})
+def _told_of_tools(wanted: Mapping[Level, int], world: WorldModel, tasks: Sequence[GoalTask]) -> dict[str, int]:
+    """Return how many more told tasks each tool that changes something may have."""
+    most = max(_LEAST_ALIKE, round(_ALIKE * wanted.get("told", 0)))
+    made = Counter(task.calls[0].tool for task in tasks if task.level == "told" and "changes" in task.tags)
+    return {effect.tool: max(0, most - made[effect.tool]) for effect in world.effects}
 
 
-def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], most_told: int) -> dict[Level, int]:
+def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask]) -> dict[Level, int]:
     """Return, for each level, the number of changes that replace questions which the data do not allow."""
     made = Counter(task.level for task in tasks)
     higher = sum(max(0, wanted.get(level, 0) - made[level]) for level in ("looked-up", "worked-out"))
-    told = max(0, min(most_told, wanted.get("told", 0) - made["told"]))
+    told = max(0, wanted.get("told", 0) - made["told"])
     found: dict[Level, int] = {"told": told, "brought-about": higher if wanted.get("brought-about") else 0}
     return found if any(found.values()) else {}
 
