@@ -190,6 +190,9 @@ class PendingGroup:
 
 DEMONSTRATION = "demonstration"
 """Key in the metadata of a group whose trajectories are reference solutions."""
+PLAYED_IN = "played_in_step"
+"""Key in the metadata of such a group: the step in which it was played, which may be before the one that imitates it.
+"""
 
 
 class TrajectoryGroup(BaseModel):
@@ -228,6 +231,10 @@ class TrajectoryGroup(BaseModel):
     trajectories: list[Trajectory] = []
     exceptions: list[str] = []
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+    def played_in(self, step: int) -> bool:
+        """Return whether a group that a step learned from was played in it."""
+        return bool(self.metadata.get(PLAYED_IN, step) == step)
 
     @property
     def demonstrates(self) -> bool:

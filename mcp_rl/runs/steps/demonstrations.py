@@ -25,7 +25,7 @@ from mcp_rl.rollouts.player import SettingPlayer
 from mcp_rl.rollouts.rollout import derive_seed
 from mcp_rl.rollouts.speaker import PolicySetting, PolicySpeaker
 from mcp_rl.scenario import ServerGroup
-from mcp_rl.trajectory import DEMONSTRATION
+from mcp_rl.trajectory import DEMONSTRATION, PLAYED_IN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -161,7 +161,7 @@ class Demonstrations:
                 on_rollout=bar.finished,
             )
         for group in groups:
-            group.metadata[DEMONSTRATION] = True
+            group.metadata |= {DEMONSTRATION: True, PLAYED_IN: step}
         problems = (one.fault or one.explanation for group in groups for one in group if not one.success)
         self.problem = next(filter(None, problems), "")
         return [group for group in groups if any(one.trainable and one.success for one in group)]

@@ -60,8 +60,9 @@ def traces(
     """Return the trace of a step or evaluation, then the traces of its episodes.
 
     With `most`, only that many episodes are included. Episodes without times are left out: those without a server, and
-    those that an earlier version of this program recorded.
+    those that an earlier version of this program recorded. So are reference solutions that an earlier step played.
     """
+    groups = [group for group in groups if group.played_in(step)]
     maker = _Maker(config, split, step)
     left = _first_of_each(groups, most)
     episodes = [

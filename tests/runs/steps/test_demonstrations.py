@@ -14,6 +14,7 @@ from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.evaluate import EvaluationResult
 from mcp_rl.runs.replay import replay
 from mcp_rl.runs.steps.demonstrations import steps_of_imitation
+from mcp_rl.runs.trackers.spans import traces
 from mcp_rl.runs.train import run_training
 from mcp_rl.scenario import McpScenario, ServerGroup, StdioServer, ToolCall, Verifier, scenario_lines
 from mcp_rl.trajectory import TrajectoryGroup
@@ -98,6 +99,8 @@ async def test_first_steps_imitate_and_a_resumed_run_gets_the_same_weights(tmp_p
     [call] = groups[0].trajectories[0].calls
     assert call.tool == "add" and call.sent and not call.is_error
     assert when_played(whole, 2) == when_played(whole, 1), "a solution is played once"
+    traced = [len(traces(whole, "train", step, {}, episodes(whole, step))) for step in (1, 2)]
+    assert traced == [8, 0], "an episode has a trace in the step that played it"
     broken = settings(tmp_path, "broken", steps=1)
     await history_of(broken)
     await history_of(settings(tmp_path, "broken", steps=4))
