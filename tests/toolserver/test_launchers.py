@@ -156,8 +156,12 @@ async def test_a_server_for_version_1_of_the_sdk_is_started_beside_it(tmp_path, 
     assert packages(params, name="older")["older"].installed["mcp"] == "1.999"
     told = "older-server was written for version 1 of the Python package mcp, so it is started by uvx --with 'mcp<2'."
     assert said.count(told) == 1
+    add_wheel(tmp_path, "unset-server", "1.0", requires="mcp", begins=f"{begins}\nraise SystemExit('no settings')")
+    with pytest.raises(ServerError, match=r"unset exited at start\. Its last lines: no settings$"):
+        async with connect(StdioServer(command=uvx, args=("unset-server",)), deadlines=PATIENT, name="unset"):
+            pass
     add_wheel(tmp_path, "odd-server", "1.0", requires="mcp>=2", begins=begins)
-    with pytest.raises(ServerError, match="written for version 1 of the Python package mcp: install"):
+    with pytest.raises(ServerError, match=r"exited at start\. Its last lines: "):
         async with connect(StdioServer(command=uvx, args=("odd-server",)), deadlines=PATIENT):
             pass
 

@@ -17,13 +17,18 @@ process add more than about a megabyte."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ProcessLog:
     """The log file of one process, and the position at which its part of the file begins."""
 
     path: Path
     file: TextIO
     start: int
+
+    def begin_again(self) -> None:
+        """Leave out of `tail` what was written so far: another process writes from now on."""
+        with suppress(OSError):
+            self.start = self.path.stat().st_size
 
     def tail(self, lines: int = 5, characters: int = 600) -> str:
         """Return the last lines that this process wrote, with " | " between them; empty if it wrote nothing."""

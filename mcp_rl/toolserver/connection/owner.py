@@ -217,6 +217,7 @@ class Owner:
         except ServerError as error:
             if isinstance(error, WrittenForMcp1) and not self._with_mcp_1 and start_with_mcp_1(self._params):
                 self._with_mcp_1 = True
+                log.begin_again()
             else:
                 self._refuse(error)
 
