@@ -8,6 +8,9 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bare_server import serve_tools
+
 FORM, PLACE = sys.argv[1], Path(sys.argv[2])
 FILE = PLACE / "baskets.json"
 TEXT = {"type": "string"}
@@ -44,20 +47,4 @@ def call(name, arguments):
     return json.dumps({"owner": basket[0], "items": basket[1:]})
 
 
-def answer(method, params):
-    if method == "initialize":
-        about = {"name": "baskets", "version": "1"}
-        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
-    if method == "tools/list":
-        return {"tools": TOOLS}
-    if method == "tools/call":
-        return {"content": [{"type": "text", "text": call(params["name"], params["arguments"])}], "isError": False}
-    return {} if method == "ping" else None
-
-
-for line in sys.stdin:
-    request = json.loads(line)
-    if "id" in request and "method" in request:
-        result = answer(request["method"], request.get("params") or {})
-        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no such method"}}
-        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **said}), flush=True)
+serve_tools("baskets", TOOLS, call)

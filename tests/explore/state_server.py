@@ -14,6 +14,9 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bare_server import serve
+
 KIND, PLACE = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else ".")
 BIRTH = time.time_ns()
 TEXT = {"type": "string"}
@@ -191,9 +194,4 @@ def answer(method, params):
     return {} if method == "ping" else None
 
 
-for line in sys.stdin:
-    request = json.loads(line)
-    if "id" in request and "method" in request:
-        result = answer(request["method"], request.get("params") or {})
-        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no such method"}}
-        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **said}), flush=True)
+serve(answer)

@@ -161,9 +161,10 @@ async def test_a_server_for_version_1_of_the_sdk_is_started_beside_it(tmp_path, 
         async with connect(StdioServer(command=uvx, args=("unset-server",)), deadlines=PATIENT, name="unset"):
             pass
     add_wheel(tmp_path, "odd-server", "1.0", requires="mcp>=2", begins=begins)
-    with pytest.raises(ServerError, match=r"exited at start\. Its last lines: "):
+    with pytest.raises(ServerError, match=r"exited at start\. Its last lines: ") as caught:
         async with connect(StdioServer(command=uvx, args=("odd-server",)), deadlines=PATIENT):
             pass
+    assert "odd-server" in str(caught.value) and "ImportError" not in str(caught.value), "uv's error, and not the first"
 
 
 async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, uvx):

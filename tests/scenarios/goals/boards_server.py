@@ -2,6 +2,10 @@
 
 import json
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bare_server import serve_tools
 
 TEXT = {"type": "string"}
 COLOURS = {"Harbour": "red", "Meadow": "green", "Summit": "white"}
@@ -30,20 +34,4 @@ def call(name, arguments):
     return json.dumps({"boards": [{"name": name, "colour": colour} for name, colour in boards.items()]})
 
 
-def answer(method, params):
-    if method == "initialize":
-        about = {"name": "boards", "version": "1"}
-        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
-    if method == "tools/list":
-        return {"tools": TOOLS}
-    if method == "tools/call":
-        return {"content": [{"type": "text", "text": call(params["name"], params["arguments"])}], "isError": False}
-    return {} if method == "ping" else None
-
-
-for line in sys.stdin:
-    request = json.loads(line)
-    if "id" in request and "method" in request:
-        result = answer(request["method"], request.get("params") or {})
-        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no such method"}}
-        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **said}), flush=True)
+serve_tools("boards", TOOLS, call)
