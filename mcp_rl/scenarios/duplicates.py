@@ -11,10 +11,19 @@ if TYPE_CHECKING:
 
     from mcp_rl.scenario import McpScenario
 
+_ALIKE, _LEAST_ALIKE = 1 / 6, 12
 _TOKEN = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+")
 _FILLERS = frozenset(
     "a an the please then and first next after that of for me to is are be it kindly now just finally".split()  # noqa: SIM905
 )
+
+
+def most_alike(tasks: int) -> int:
+    """Return how many of so many tasks may be changes by the same tools, which differ in little but their values.
+
+    A sixth of them, and at least 12.
+    """
+    return max(_LEAST_ALIKE, round(_ALIKE * tasks))
 
 
 def near_key(scenario: McpScenario) -> str:

@@ -25,6 +25,7 @@ from mcp_rl.explore.fresh import FirstCalls, shows_itself
 from mcp_rl.explore.pace import calls_within, episodes_within, slowest_call
 from mcp_rl.explore.probe import Probe
 from mcp_rl.scenarios.compose import Composer
+from mcp_rl.scenarios.duplicates import most_alike
 from mcp_rl.scenarios.grow import grow_chains
 from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
 from mcp_rl.scenarios.stateful import Walks
@@ -151,8 +152,12 @@ async def _spelled_out(
         walks = Walks(sessions, session, server, params, probe, changing, recipe.seed)
         missing = recipe.solvable - len(composer)
         costly = server.measured is not None and server.measured.isolation == "per-rollout"
-        await walks.compose(composer, _costly_lengths(recipe, server, missing) if costly else recipe.lengths(missing))
+        most = {steps: most_alike(count) for steps, count in recipe.lengths(recipe.solvable).items()}
+        lengths = _costly_lengths(recipe, server, missing) if costly else recipe.lengths(missing)
+        await walks.compose(composer, lengths, most)
         composer.compose(recipe.solvable - len(composer), singles, chains)  # in case the walks found too few
+        if not costly and (missing := recipe.solvable - len(composer)):
+            await walks.compose(composer, recipe.lengths(missing), {})
     if not len(composer):
         raise ScenarioError(_why_nothing(server, [tool.name for tool in session.offered], record))
     add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))

@@ -9,6 +9,7 @@ differ.
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -32,7 +33,7 @@ from mcp_rl.scenarios.wording import Spoken
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mcp_rl.explore.outcome import Outcome
     from mcp_rl.scenario import ServerParams
@@ -144,15 +145,21 @@ class Walks:
         self._proposed: Counter[tuple[int, str]] = Counter()
         """Proposals that were played, by their length and each tool in them; `_drafted` counts the drafts of them."""
         self._drafted: Counter[tuple[int, str]] = Counter()
+        self._alike: Counter[tuple[int, tuple[str, ...]]] = Counter()
+        """Drafts that were taken, by `_kind`."""
         self._silent: Counter[tuple[tuple[str, ...], str]] = Counter()
         """Times that a look showed no change after calls of these tools; far below 0 once it showed one."""
 
-    async def compose(self, composer: Composer, lengths: Counter[int]) -> None:
-        """Add tasks to the composer: `lengths` counts the wanted tasks by their number of calls."""
+    async def compose(self, composer: Composer, lengths: Counter[int], most_alike: Mapping[int, int]) -> None:
+        """Add tasks to the composer.
+
+        `lengths` counts the wanted tasks by their number of calls, `most_alike` the most of these that change something
+        by the same tools; a length that it does not name has no limit.
+        """
         drafts: list[_Draft] = []
         for number, steps in enumerate(sorted(lengths), 1):
             most_plays = self._most_plays * number / len(lengths)
-            drafts += await self._drafts(steps, lengths[steps], most_plays)
+            drafts += await self._drafts(steps, lengths[steps], most_plays, most_alike.get(steps, math.inf))
         await anyio.sleep(CLOCK_TICK if drafts else 0)
         again = await self._stage.play_all([self._play(draft.proposal, draft.looks) for draft in drafts])
         for draft, second in zip(drafts, again, strict=True):
@@ -176,7 +183,7 @@ class Walks:
         verifier = state_verifier([look for look, _ in looks], {place for _, places in looks for place in places})
         composer.add(text, steps, verifier, tags=("changes",))
 
-    async def _drafts(self, steps: int, count: int, most_plays: float) -> list[_Draft]:
+    async def _drafts(self, steps: int, count: int, most_plays: float, most_alike: float) -> list[_Draft]:
         """Return at most `count` drafts of this length, with the changing tools in turn."""
         found: list[_Draft] = []
         dry = made = 0
@@ -185,21 +192,24 @@ class Walks:
             affordable = min(affordable, most_plays - self._stage.plays)
             if affordable < 1:
                 break
-            proposals = list(self._proposals(steps, 2 * (count - len(found))))
+            proposals = list(self._proposals(steps, 2 * (count - len(found)), most_alike))
             proposals = proposals[: int(min(affordable, len(proposals)))]
             drafts = await self._wave(proposals, count - len(found))
             dry, made = 0 if drafts else dry + 1, made + len(proposals)
-            found += drafts
+            for draft in drafts:
+                if self._alike[kind := self._kind(draft.proposal)] < most_alike:
+                    self._alike[kind] += 1
+                    found.append(draft)
         return found[:count]
 
-    def _proposals(self, steps: int, count: int) -> Iterator[Proposal]:
+    def _proposals(self, steps: int, count: int, most_alike: float) -> Iterator[Proposal]:
         tools = self._fruitful(steps)
         wave = min(_WAVE * len(tools), max(count, len(tools)))
         for number in range(wave):
             for _ in range(_TRIES):
                 proposal = self._proposal(steps, tools[number % len(tools)])
                 key = " ; ".join(call_key(move.tool, move.arguments) for move in proposal or ())
-                if proposal and key not in self._seen:
+                if proposal and key not in self._seen and self._alike[self._kind(proposal)] < most_alike:
                     self._seen.add(key)
                     yield proposal
                     break
@@ -238,6 +248,10 @@ class Walks:
             return tools
         fruitful = [tool for tool in tools if self._drafted[steps, tool] or self._proposed[steps, tool] < _FRUITLESS]
         return fruitful or tools
+
+    def _kind(self, proposal: Proposal) -> tuple[int, tuple[str, ...]]:
+        """Return the length of a proposal, and the tools that change something in it."""
+        return len(proposal), tuple(tool for tool in _changed_by(proposal) if tool in self._changing)
 
     def _move(self, name: str, earlier: Sequence[_Move]) -> _Move | None:
         drawn = self._drawn(name)

@@ -10,6 +10,7 @@ from mcp_rl.explore.entities.builder import build_world
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.pace import episodes_within
 from mcp_rl.scenario import Level, McpScenario
+from mcp_rl.scenarios.duplicates import most_alike
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.begun import Beginnings
 from mcp_rl.scenarios.goals.brought import BroughtAbout
@@ -35,9 +36,6 @@ _TURNS = 10
 """Least number of turns that a scenario allows."""
 _TOLD_CHANGES = 0.3
 """Share of the told tasks that change something, where the server has such tools."""
-_ALIKE, _LEAST_ALIKE = 1 / 6, 12
-"""Most told changes by one tool, which differ in little but their values: this share of the told tasks, and at least so
-many."""
 _START_SECONDS, _LEAST_CHANGES, _PLAYS = 150.0, 12, 6
 """Seconds for proving changes where each play starts a process that nobody asked for, the changes that are proven in
 any case, and the plays that one takes."""
@@ -112,7 +110,7 @@ async def goal_scenarios(
 
 def _told_of_tools(wanted: Mapping[Level, int], world: WorldModel, tasks: Sequence[GoalTask]) -> dict[str, int]:
     """Return how many more told tasks each tool that changes something may have."""
-    most = max(_LEAST_ALIKE, round(_ALIKE * wanted.get("told", 0)))
+    most = most_alike(wanted.get("told", 0))
     made = Counter(task.calls[0].tool for task in tasks if task.level == "told" and "changes" in task.tags)
     return {effect.tool: max(0, most - made[effect.tool]) for effect in world.effects}
 
