@@ -253,7 +253,8 @@ class SecondSolver:
     def _with_looks(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Surround calls with superfluous reading calls, before them and once after them."""
         readers = [seen for seen in self._world.observations if seen.tool not in self._changing]
-        more = self._random.sample(readers, min(len(readers), _SUPERFLUOUS, max(0, MOST_CALLS - len(calls))))
+        most = min(len(readers), self._random.randint(1, _SUPERFLUOUS), max(0, MOST_CALLS - len(calls)))
+        more = self._random.sample(readers, most)
         looks = [ToolCall(tool=seen.tool, arguments=dict(seen.arguments)) for seen in more]
         return [*looks, *calls]
 
