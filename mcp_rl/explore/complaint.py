@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _NOTHING = re.compile(
     r"(?i)^\W*(?:error|null|none(?! of\b)|undefined)\b|"
     r"^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
-    r"\berror\W+[A-Z]{4,}\b|^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
+    r"\berror\W+(?-i:[A-Z]{4,})\b|\berror (?:has |had )?(?:occurr?ed|happened|while|during|when|trying)\b|"
+    r"\berror (?!handling|logging|reporting|checking|tracking|messaging|correcting)\w+ing\b|"
+    r"^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
     r"^\W*no (?:\w+ ){1,3}(?:found|set|exists?|available|match(?:es|ed|ing)?)\b"
 )
 _NOTHING_ELSEWHERE = re.compile(

@@ -36,6 +36,8 @@ from mcp_rl.explore.values_seen import ValuePool
         ("notes.txt is not a directory", {"path": "notes.txt"}),
         ("Path notes/x does not exist.", {"where": {"path": "notes/x"}}),
         ("There is no book b-9.", {"id": "b-9"}),
+        ("Sorry, an error occurred.", {}),
+        ("The tool had an error reading notes.txt", {}),
         ("Das Blatt b-9 wurde nicht gefunden", {"id": "b-9"}),
     ],
 )
@@ -65,6 +67,8 @@ def test_complaints_are_failures(text: str, arguments: dict[str, Any]) -> None:
         ('[{"code": 404, "name": "Not Found"}, {"code": 200, "name": "OK"}]', {}),
         ('{"title": "No such thing", "pages": 3}', {}),
         ("None of the 3 notes is old.", {}),
+        ("The usual HTTP error codes are 404 and 500.", {}),
+        ("Chapter 3, on error handling and error messages, has 12 pages.", {}),
         ("# Error handling\n\nRaise early.", {"page": "errors"}),
     ],
 )
