@@ -45,6 +45,8 @@ _SHARE_OF_NEEDED = 0.9
 """Probability of an optional property that an error said must be given."""
 _TAKES_ANY = 0.6
 """Share of calls with any words that work, above which a parameter needs no value that was shown."""
+_REMARKS = re.compile(r"key:(?:messages?|msg|reasons?|remarks?|warnings?|errors?|problems?|issues?|suggestions?)")
+"""Names of what a server says about a call: no values for anything else."""
 _PATH_NAME = re.compile(r"path|file|dir|folder|source|destination|location", re.IGNORECASE)
 
 
@@ -277,6 +279,8 @@ class Sampler:
         for kind in self._pool.kinds:
             same_key = kind.startswith("key:") and self._same_key(kind, parameter)
             path_like = kind.startswith("path:") and _PATH_NAME.search(parameter) is not None
+            if not same_key and _REMARKS.fullmatch(kind):
+                continue
             uri_like = kind == "uri" and re.search(r"\bur[il]\b|link", parameter) is not None
             # The other kinds share a small weight, so that one talkative result does not drown the words.
             # Few values weigh less than many: they would come again and again.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
-_URI = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>)\]}]+", re.IGNORECASE)
+_URI = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>)\]}\\]+", re.IGNORECASE)
 _LISTED = re.compile(r"^[ \t]*(?:\[\w+\]|[-*•]|\d+[.)])\s+([^\s].{0,80}?)(?:\s{2,}.*)?$", re.MULTILINE)
 _FILE_NAME = re.compile(r"(?<![\w/.-])[\w-]+\.[A-Za-z]\w{0,4}(?![\w/.-])")
 _HANDLE = re.compile(r"[A-Za-z][\w.:#-]{0,60}\d[\w.:#-]{0,60}")

@@ -406,3 +406,16 @@ def test_a_search_that_may_name_a_date_takes_words() -> None:
     told = {"type": "string", "description": "Words to look for, such as notes created after YYYY-MM-DD."}
     found = draws({"type": "object", "properties": {"query": told}, "required": ["query"]}, times=100)
     assert sum(re.fullmatch(r"\d{4}-\d\d-\d\d", one["query"]) is None for one in found) > 20
+
+
+def test_what_a_server_says_about_a_call_is_no_value_for_another_parameter() -> None:
+    pool, said = ValuePool(), "length must be 15 characters"
+    pool.observe(
+        {}, json.dumps({"valid": False, "reason": said, "town": "Lima", "more": "See https://a.example/x\nBye"})
+    )
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in ("code", "reason")}}
+    sampler, source = Sampler("tool", schema | {"required": ["code", "reason"]}, pool), random.Random(0)
+    drawn = [draw.arguments for _ in range(300) if (draw := sampler.draw(source)) is not None]
+    codes = {one["code"] for one in drawn}
+    assert said not in codes and {"Lima", "https://a.example/x"} < codes
+    assert said in {one["reason"] for one in drawn}
