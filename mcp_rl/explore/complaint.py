@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NOTHING = re.compile(
     r"(?i)^\W*(?:error|null|none(?! of\b)|undefined)\b|"
-    r"^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot found\b|"
+    r"^(?:\w+ ){1,2}error: |\bno (?:matches|results|such)\b|\bnot (?:found|valid json)\b|"
     r"\berror\W+(?-i:[A-Z]{4,})\b|\berror (?:has |had )?(?:occurr?ed|happened|while|during|when|trying)\b|"
     r"\berror (?!handling|logging|reporting|checking|tracking|messaging|correcting)\w+ing\b|"
     r"^[^a-z0-9]*(?:[a-z]+ ){0,3}fail(?:ed|ure)(?: to\b|:)|"
@@ -27,7 +27,7 @@ _NOTHING = re.compile(
 _NOTHING_ELSEWHERE = re.compile(
     r"(?i)\bkeine? (?:treffer|ergebnisse?|(?:\w{1,30} ){1,3}gefunden)\b|\bkeine? solche[nrs]?\b|"
     r"\baucune? (?:résultat|\w{1,30} trouvée?)|\b(?:sin|ningún) resultados?\b|\bnessun risultato\b|"
-    r"\bnenhum resultado\b|ничего не найдено|没有结果|沒有結果|該当なし|結果なし|결과 없음"
+    r"\bnenhum resultado\b|ничего не найдено|没有结果|沒有結果|格式错误|格式錯誤|該当なし|結果なし|결과 없음"
 )
 """The same in other languages: "Keine Treffer"."""
 _FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _-]?found|^no[ _-]?(?:match|result)|^invalid")

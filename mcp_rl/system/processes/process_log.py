@@ -16,6 +16,9 @@ LOG_BYTES = 8 * 2**20
 process add more than about a megabyte."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
+_FRAME = re.compile(r"at .{1,400}(?::\d+:\d+|<anonymous>)\)?|\^+|Node\.js v[\d.]+")
+"""A line of a stack trace of JavaScript, which ends in up to ten of them; its error stands before them."""
+
 
 @dataclass(eq=False)
 class ProcessLog:
@@ -31,12 +34,16 @@ class ProcessLog:
             self.start = self.path.stat().st_size
 
     def tail(self, lines: int = 5, characters: int = 600) -> str:
-        """Return the last lines that this process wrote, with " | " between them; empty if it wrote nothing."""
+        """Return the last lines that this process wrote, with " | " between them; empty if it wrote nothing.
+
+        Lines of a stack trace of JavaScript are left out.
+        """
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(max(self.start, self.path.stat().st_size - 8192))
             text = _COLOUR.sub("", file.read().decode(errors="replace"))
-            last = [line.strip() for line in map(_printable, text.splitlines()) if line.strip()][-lines:]
-            return " | ".join(last)[-characters:]
+            written = [line.strip() for line in map(_printable, text.splitlines()) if line.strip()]
+            last = [line for line in written if not _FRAME.fullmatch(line)] or written
+            return " | ".join(last[-lines:])[-characters:]
         return ""
 
 
