@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.explore.complaint import object_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NUMBER = r"(-?\d+(?:\.\d+)?)"
 _ITEM = r"(?:'[^'\n]{1,60}'|\"[^\"\n]{1,60}\"|`[^`\n]{1,60}`|[\w./:@+-]{1,60})"
@@ -13,6 +19,12 @@ _LIST = re.compile(
     r"|be)\b"
     rf"[^'\"`\n,;:\[({{]{{0,30}}?[:\s]*[\[({{]?\s*(?<!\w)({_ITEM}(?:\s*(?:,|\||;|\bor\b|\band\b)+\s*{_ITEM})+)"
 )
+_LIST_KEY = re.compile(
+    r"(?i)(?:available|allowed|valid|supported|possible|accepted|existing|known|expected)(?:[ _-]?\w{1,40})?"
+    r"|options|choices"
+)
+"""The key of a list in JSON that says which values are accepted: `available_actions`."""
+_DEEPEST, _LONGEST_ITEM = 3, 60
 _EXAMPLE = re.compile(
     r"(?i),?\s{0,3}(?:\be\.g\.,?|\bfor example,?|\bsuch as|\blike|\bexamples?:|\bformat:?)"
     r"\s{0,3}['\"`]([^'\"`\n]{1,60})['\"`]"
@@ -38,8 +50,8 @@ _NEEDS = re.compile(
     rf"|(?<!\w){_NAMES} (?:is|are|must be) (?:required|missing|needed|provided|given|set|specified)\b"
 )
 _MOST_ITEMS = 50
-_READ = 4000
-"""Number of characters of an error that are read."""
+_READ, _READ_JSON = 4000, 20_000
+"""Number of characters of an error that are read, and of one in JSON."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +100,21 @@ def statement_kind(text: str) -> str | None:
 
 
 def offered(text: str) -> list[str]:
-    """Return the values that the text gives as examples, then those that it lists: "a cell like 'A1'" gives A1."""
+    """Return the values that the text gives as examples, then those that it lists: "a cell like 'A1'" gives A1.
+
+    A text of JSON may list them under a key such as `available_actions`.
+    """
+    listed = list(dict.fromkeys(_listed(object_in(text[:_READ_JSON]))))
     text = _beginning(text)
-    return list(dict.fromkeys([*_EXAMPLE.findall(text), *alternatives(_EXAMPLE.sub("", text))]))[:_MOST_ITEMS]
+    found = listed or [*_EXAMPLE.findall(text), *alternatives(_EXAMPLE.sub("", text))]
+    return list(dict.fromkeys(found))[:_MOST_ITEMS]
+
+
+def _listed(value: Any, depth: int = 0) -> Iterator[str]:
+    for key, inner in value.items() if isinstance(value, dict) and depth < _DEEPEST else ():
+        if isinstance(inner, list) and _LIST_KEY.fullmatch(key):
+            yield from (one for one in inner if isinstance(one, str) and 0 < len(one) <= _LONGEST_ITEM)
+        yield from _listed(inner, depth + 1)
 
 
 def _beginning(text: str) -> str:

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -42,6 +43,15 @@ def test_errors_teach_the_pool_about_their_parameter() -> None:
     pool.observe_error("paint", {"colour": "red", "coats": 12}, "coats must be between 1 and 4")
     assert pool.offered("paint.colour") == ["red", "green"] and pool.offered("paint.coats") == []
     assert pool.bounds("paint.coats") == Bounds(1, 4)
+
+
+def test_an_error_in_json_offers_the_values_that_it_lists() -> None:
+    pool = ValuePool()
+    said = {"error": "unknown action: walk", "available_actions": ["create", "find"], "seen": ["a", "b"]}
+    pool.observe_error("memory", {"action": "walk", "text": "Plan"}, json.dumps(said, indent=1))
+    pool.observe_error("paint", {"colour": "mauve"}, json.dumps({"ok": False, "error": {"choices": ["red"]}}))
+    assert pool.offered("memory.action") == ["create", "find"] and pool.offered("memory.text") == []
+    assert pool.offered("paint.colour") == ["red"]
 
 
 def test_a_range_that_holds_the_value_is_about_something_else() -> None:
