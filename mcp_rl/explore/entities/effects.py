@@ -75,6 +75,7 @@ class EffectMeter:
                 if world.kinds[entity.kind].key == "path" and "/" in str(entity.key)
             )
         ]
+        self._required: dict[str, set[str]] = {}
         self.slots: list[ArgumentSlot] = []
         """The arguments by which changing calls named things."""
 
@@ -83,6 +84,7 @@ class EffectMeter:
         by_statement = [one for tool in tools for one in row_effects(tool, self._world)]
         tools = [tool for tool in tools if sql_parameter(tool) is None]
         samplers = fitted_samplers(tools, pool, self._server)
+        self._required = {tool.name: {one.name for one in parameters_of(tool) if one.required} for tool in tools}
         tries = [list(self._tries(tool, samplers[tool.name])) for tool in tools]
         # The tools in turns, so that a lack of time leaves something known of each.
         turns = range(max(map(len, tries), default=0))
@@ -238,12 +240,19 @@ class EffectMeter:
         before = self._answers_before(looks)
         old, new = self._state(before), self._state([one for one in after if one is not None])
         found = [
-            effect.model_copy(update={"tool": tool, "example": narrowed(arguments, own)})
+            effect.model_copy(update={"tool": tool, "example": self._example(effect, narrowed(arguments, own), tool)})
             for effect, own in compared(old, new, leaves, self._world)
         ]
         for effect in found:
             self._learn_slots(effect, leaves)
         return found
+
+    def _example(self, effect: Effect, arguments: dict[str, Any], tool: str) -> dict[str, Any]:
+        """Return the arguments of a call; to remove a thing, those alone that the tool needs or that name it."""
+        if effect.does != "removes":
+            return arguments
+        names = {*self._required.get(tool, ()), re.split(r"[.\[]", effect.keyed_by or "")[0]}
+        return {name: value for name, value in arguments.items() if name in names}
 
     async def _after(self, call: Call, looks: Sequence[Call], leaves: Sequence[Leaf]) -> list[Answered | None] | None:
         """Make a call at the beginning of an episode; return the answers of the looks after it, or None if it fails."""
