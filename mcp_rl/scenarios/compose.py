@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.config import MOST_STEPS
 from mcp_rl.explore import tally
+from mcp_rl.explore.actions import Actions
 from mcp_rl.explore.answer import SHORT_TEXT, Answer, call_key, read_answer
 from mcp_rl.rewards.dates import is_dated
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
@@ -42,12 +43,21 @@ class Composer:
     """Collects scenarios of one server, and refuses those that repeat an earlier task."""
 
     def __init__(
-        self, tools: Sequence[Tool], schemas: ToolSchemas, *, server: ToolServer, params: ServerParams, recipe: Recipe
+        self,
+        tools: Sequence[Tool],
+        schemas: ToolSchemas,
+        *,
+        server: ToolServer,
+        params: ServerParams,
+        recipe: Recipe,
+        actions: Actions | None = None,
     ) -> None:
+        """`tools` and `schemas` are the server's own; calls of `actions` become calls of these."""
         self._server, self._params, self._recipe = server, params, recipe
         self._schema_hash = schemas.hash
         self.random = random.Random(recipe.seed)
         self.wording = Wording(tools, schemas.to_openai, server.phrases)
+        self._actions = actions or Actions()
         self._scenarios: dict[str, McpScenario] = {}
         self._requests: set[str] = set()
         self._defaults = parameter_defaults(tools)
@@ -73,7 +83,7 @@ class Composer:
         tags: Sequence[str] = (),
     ) -> bool:
         """Add a scenario and return True, unless one has the same task. `answer` becomes the reference answer."""
-        calls = tuple(ToolCall(tool=step.tool, arguments=step.arguments) for step in steps)
+        calls = tuple(self._call(step) for step in steps)
         scenario = McpScenario(
             task_description=text,
             server_params=self._params,
@@ -98,13 +108,27 @@ class Composer:
 
         With `parts`, where the last call depends on all others, a part of its result may be asked for instead.
         """
-        steps = [(outcome.tool, dict(spoken)) for outcome, spoken in zip(chain.outcomes, chain.spoken, strict=True)]
-        text = self.wording.steps(steps, self.random)
+        text = self.said(chain)
         asked = self._part(chain.outcomes[-1]) if answer.kind == "calls" and parts else None
         if asked is not None:
             answer = read_answer(str(asked.value), {})
             text = f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} Tell me {asked.phrase} in the result."
         return self.add(text, chain.outcomes, self.verifier(answer, chain.outcomes, ordered=ordered))
+
+    def said(self, chain: Chain, *, questions: bool = True) -> str:
+        """Return a request for the chain's calls."""
+        pairs = zip(chain.outcomes, chain.spoken, strict=True)
+        steps = [self._actions.served(outcome.tool, spoken) for outcome, spoken in pairs]
+        return self.wording.steps(steps, self.random, questions=questions)
+
+    def refused(self, outcome: Outcome) -> tuple[str, ToolCall]:
+        """Return a request for a call that the server refused, and the call."""
+        call = self._call(outcome)
+        return self.wording.one_step(call.tool, call.arguments, self.random), call
+
+    def _call(self, outcome: Outcome) -> ToolCall:
+        tool, arguments = self._actions.served(outcome.tool, outcome.arguments)
+        return ToolCall(tool=tool, arguments=arguments)
 
     def _part(self, last: Outcome) -> Part | None:
         """Choose a part of the last result to ask for, every second time that one is new to the request."""
@@ -121,7 +145,7 @@ class Composer:
 
     def verifier(self, answer: Answer, steps: Sequence[Outcome], *, ordered: bool = True) -> Verifier:
         """Return the verifier of the answer that these calls lead to."""
-        calls = [ToolCall(tool=step.tool, arguments=step.arguments) for step in steps]
+        calls = [self._call(step) for step in steps]
         return make_verifier(answer, calls, self._defaults, ordered=ordered)
 
     def compose(self, count: int, singles: Sequence[Outcome], chains: Sequence[Chain]) -> None:

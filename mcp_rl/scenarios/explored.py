@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.config import explored_levels
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
+from mcp_rl.explore.actions import actions_of
 from mcp_rl.explore.common_complaint import common_complaint
 from mcp_rl.explore.entities.parameters import parameters_of
 from mcp_rl.explore.explorable import beyond_time, explorable, may_read, reads, shows_changes, unfit_tools
@@ -34,6 +35,7 @@ from mcp_rl.system.notices import notice, noticed_by
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
+    from mcp_rl.explore.actions import Actions
     from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.scenario import McpScenario, ServerParams
     from mcp_rl.toolserver.link import Link
@@ -71,6 +73,7 @@ async def explored_scenarios(
     goals: list[McpScenario] = []
     spelled: list[McpScenario] = []
     said: list[str] = []
+    actions = await actions_of(sessions, server, params)
     with tried.tried_tools() as record:
         left: Recipe | None = recipe
         if any(recipe.goals.values()):
@@ -79,14 +82,21 @@ async def explored_scenarios(
             async def of_goals(server: ToolServer) -> list[McpScenario]:
                 said.clear()
                 with noticed_by(said.append):
-                    return await goal_scenarios(sessions, server=server, params=params, recipe=recipe)
+                    return await goal_scenarios(
+                        actions.sessions(sessions), server=actions.server(server), params=params, recipe=recipe
+                    )
 
             goals, server = await explored_without_fatal(sessions, server, params, of_goals)
+            schemas = (await sessions.get(params)).schemas
+            goals = [actions.as_served(goal, schemas.hash) for goal in goals]
             left = recipe.without_goals(len(goals))
         if left is not None:
             try:
                 spelled, _ = await explored_without_fatal(
-                    sessions, server, params, lambda server: _spelled_out(sessions, server, params, left, record)
+                    sessions,
+                    server,
+                    params,
+                    lambda server: _spelled_out(sessions, server, params, left, record, actions),
                 )
             except ScenarioError:  # one sentence is enough where nothing can be made
                 if not goals:
@@ -106,9 +116,16 @@ async def explored_scenarios(
 
 
 async def _spelled_out(
-    sessions: Sessions, server: ToolServer, params: ServerParams, recipe: Recipe, record: tried.TriedTools
+    sessions: Sessions,
+    server: ToolServer,
+    params: ServerParams,
+    recipe: Recipe,
+    record: tried.TriedTools,
+    actions: Actions,
 ) -> list[McpScenario]:
     """Return scenarios whose requests spell out tools and arguments, and those that no tool solves."""
+    served = await sessions.get(params)
+    sessions, server = actions.sessions(sessions), actions.server(server)
     if shows_itself(server):
         recipe = replace(recipe, max_steps=1)  # after another call, the same one answers something else
     dropped, tries = unfit_tools(server), 0
@@ -145,7 +162,9 @@ async def _spelled_out(
         notice(
             f"Server {server.name!r} is slow, so its spelled-out tasks are made of only {len(probe.outcomes)} calls."
         )
-    composer = Composer(session.connection.tools, session.schemas, server=server, params=params, recipe=recipe)
+    composer = Composer(
+        served.connection.tools, served.schemas, server=server, params=params, recipe=recipe, actions=actions
+    )
     singles = probe.spread(len(probe.outcomes))
     composer.compose(wanted, singles, chains)
     if changing:
@@ -160,9 +179,9 @@ async def _spelled_out(
             await walks.compose(composer, recipe.lengths(missing), {})
     if not len(composer):
         raise ScenarioError(_why_nothing(server, [tool.name for tool in session.offered], record))
-    add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))
+    add_unsolvable(composer, errors, served.connection.tools, round(recipe.count * recipe.unsolvable))
     add_without_tools(composer, round(recipe.count * recipe.without_tools))
-    return list(composer.shuffled())
+    return [actions.as_served(one, served.schemas.hash) for one in composer.shuffled()]
 
 
 def _most_calls(server: ToolServer) -> float:

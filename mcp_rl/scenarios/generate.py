@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.explore.actions import actions_of
 from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world, world_file
 from mcp_rl.explore.known_server import known_server
 from mcp_rl.explore.pace import slowest_call
@@ -255,7 +256,7 @@ async def check_file(
     world_at = world_file(file)
     world = read_world(world_at) if world_at.exists() and any(one.proof for one in scenarios) else None
     async with known_server(server, transport, tools or ToolsConfig()) as known:
-        session = await known.session()
+        await known.session()
         params = server.params(transport)
         findings = await broken_scenarios(known.sessions, params, scenarios, call_seconds=slowest_call(known.server))
         if world is None:
@@ -263,14 +264,17 @@ async def check_file(
         from mcp_rl.scenarios.goals.second import SecondSolver  # only where there are goal tasks
 
         broken = {one.id for one in findings}
+        actions = await actions_of(known.sessions, known.server, params)
+        sessions, known_apart = actions.sessions(known.sessions), actions.server(known.server)
+        session = await sessions.get(params)
         solver = SecondSolver(
             world,
             [tool.name for tool in session.offered],
-            Stage(known.sessions, session, known.server, params),
-            Twice(known.sessions, params, known.server),
+            Stage(sessions, session, known_apart, params),
+            Twice(sessions, params, known_apart),
             _CHECK_SEED,
         )
-        opinion = await solver.judge([one for one in scenarios if one.id not in broken])
+        opinion = await solver.judge([actions.taken_apart(one) for one in scenarios if one.id not in broken])
     findings += [BrokenScenario(id, problem) for id, problem in opinion.misjudged]
     return CheckedFile(findings, opinion)
 

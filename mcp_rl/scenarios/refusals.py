@@ -68,10 +68,10 @@ def add_unsolvable(composer: Composer, errors: Sequence[Outcome], tools: Sequenc
     goal = len(composer) + count
     refused = [error for error in errors if error.arguments and not _WORLD.search(error.text)]
     for error in refused[: round(_REFUSED_SHARE * count)]:
-        text = composer.wording.one_step(error.tool, error.arguments, composer.random)
-        failing: dict[str, JsonValue] = {"tool": error.tool, "arguments": error.arguments, "is_error": True}
+        text, call = composer.refused(error)
+        failing: dict[str, JsonValue] = {"tool": call.tool, "arguments": call.arguments, "is_error": True}
         verifier = Verifier(kind="none", expected=[failing])
-        composer.add(text, (), verifier, answer=error.text, tags=("unsolvable", error.tool))
+        composer.add(text, (), verifier, answer=error.text, tags=("unsolvable", call.tool))
     lacking = [one for one in _MISSING if not _words(one[0]) & {word for tool in tools for word in _words_about(tool)}]
     for _ in range(8 * count if lacking else 0):
         if len(composer) >= goal:

@@ -178,8 +178,7 @@ class Walks:
         if draft.answer is not None:
             composer.add_chain(chain, draft.answer)
             return
-        calls = [(step.tool, dict(spoken)) for step, spoken in zip(steps, chain.spoken, strict=True)]
-        text = composer.wording.steps(calls, composer.random, questions=False)
+        text = composer.said(chain, questions=False)
         verifier = state_verifier([look for look, _ in looks], {place for _, places in looks for place in places})
         composer.add(text, steps, verifier, tags=("changes",))
 

@@ -37,7 +37,7 @@ from mcp_rl.explore.values_seen import ValuePool
         ("Path notes/x does not exist.", {"where": {"path": "notes/x"}}),
         ("There is no book b-9.", {"id": "b-9"}),
         ('Unexpected token r, "river" is not valid JSON', {"tasks": "river"}),
-        ("tasksRaw 參數格式錯誤，請確保格式正確", {}),
+        ("tasksRaw 參數格式錯誤", {}),
         ("Sorry, an error occurred.", {}),
         ("The tool had an error reading notes.txt", {}),
         ("Das Blatt b-9 wurde nicht gefunden", {"id": "b-9"}),

@@ -64,7 +64,9 @@ async def test_a_crash_is_named_with_the_last_log_lines(tmp_path: Path) -> None:
         with anyio.fail_after(20):
             assert await child.wait() == 3
         assert child.ending == "exited with status 3" and child.tail() == "last words"
-    trace = "Error: no key\\n    at main (file:///a/b.js:7:9)\\n    at Generator.next (<anonymous>)\\n\\nNode.js v20.19.2"
+    trace = (
+        "Error: no key\\n    at main (file:///a/b.js:7:9)\\n    at Generator.next (<anonymous>)\\n\\nNode.js v20.19.2"
+    )
     async with spawned(python(f"print('{trace}')"), role="test", run=None, log=log) as child:
         with anyio.fail_after(20):
             await child.wait()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mcp_rl.explore.actions import actions_of
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.entities.assembly import Assembly
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
@@ -105,8 +106,11 @@ async def world_of(server: ToolServer, transport: str | None, tools: ToolsConfig
     Its state is measured first, if nothing is known of it. Raises ServerError where it cannot be used.
     """
     server = await understood(server, transport, tools)
+    params = server.params(transport)
     async with open_sessions(server, tools) as sessions:
-        return await build_world(sessions, server=server, params=server.params(transport))
+        actions = await actions_of(sessions, server, params)
+        built = await build_world(actions.sessions(sessions), server=actions.server(server), params=params)
+        return replace(built, remarks=(*built.remarks, *actions.remarks))
 
 
 def _reading(session: Session, server: ToolServer) -> list[Tool]:
@@ -130,7 +134,7 @@ async def _another_place(sessions: Sessions, server: ToolServer, params: ServerP
     filled = any(one.measured is not None and one.measured.setup for one in server.members or (server,))
     if filled and not sessions.replays:
         async with Sessions(server=server) as others, others.lease(params) as lease:
-            yield lease.session
+            yield sessions.shown(lease.session)
     else:
         async with sessions.lease(params) as lease:
             yield lease.session

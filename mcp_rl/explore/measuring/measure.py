@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ServerFault
+from mcp_rl.explore.actions import actions_behind
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.fatal import fatal_calls, suspects_noted
 from mcp_rl.explore.measuring.calls import TimedCalls
@@ -87,11 +88,13 @@ async def _measured(
     async with open_place() as place:
         tools, start_seconds = chosen(place.link), time.monotonic() - began
         calls = TimedCalls(start_seconds)
-        working = WorkingCalls(params, start, tools, calls)
-        await working.find(place.link)
-    processes = Processes(open_place, start_seconds)
+        actions = await actions_behind(place.link, tools)
+        working = WorkingCalls(params, start, actions.tools(tools), calls)
+        await working.find(actions.link(place.link))
+    processes = Processes(actions.opened(open_place), start_seconds)
     async with processes.exits:
-        return await _Measuring(tools, working, calls, processes).outcome()
+        found = await _Measuring(actions.tools(tools), working, calls, processes).outcome()
+    return actions.measured(found, ToolSchemas(tools).hash)
 
 
 class _Measuring:
@@ -100,7 +103,6 @@ class _Measuring:
     def __init__(self, tools: Sequence[Tool], working: WorkingCalls, calls: TimedCalls, processes: Processes) -> None:
         """`working` has found its calls already."""
         self._tools = {tool.name: tool for tool in tools}
-        self._listing = ToolSchemas(tools).hash
         self._working, self._calls, self._processes = working, calls, processes
         self._differing: set[str] = set()
         """Tools that answer differently in each process."""
@@ -142,7 +144,7 @@ class _Measuring:
         changing = {self._tool_of(key) for key in changes}
         return MeasuredState(
             kept=kept,
-            listing=self._listing,
+            listing="",
             changing=tuple(sorted(changing)),
             reading=tuple(
                 name
