@@ -32,6 +32,7 @@ from mcp_rl.toolserver.tools.schema import ToolSchemas
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
+    from mcp_rl.config import Isolation
     from mcp_rl.explore.measuring.processes import OpenPlace, Place
     from mcp_rl.scenario import ServerParams
     from mcp_rl.toolserver.session import Lease, Session
@@ -53,7 +54,8 @@ _GENERAL = re.compile(
 """Words of a tool's name that do not say what it is about."""
 _FOR = re.compile(r"(?i)\b(?:for|when|if|by|only|actions?)\b[^.;\n]{0,100}")
 """What a parameter is for, in its description."""
-_READ = 1000
+_READ = 4000
+"""Number of characters of a description that are read."""
 _MOST_ACTIONS = 30
 _NO_ACTION = "help"
 """Tried where nothing says which actions there are: the answer may."""
@@ -272,6 +274,9 @@ class _TakenApart(Sessions):
     def shown(self, session: Session) -> Session:
         return self._actions.session(session)
 
+    async def isolation(self, params: ServerParams) -> Isolation:
+        return await self._others.isolation(params)
+
     async def get(self, params: ServerParams) -> Session:
         return self.shown(await self._others.get(params))
 
@@ -285,7 +290,7 @@ class _TakenApart(Sessions):
 async def actions_of(sessions: Sessions, server: ToolServer, params: ServerParams) -> Actions:
     """Take the tools of one server apart that do several things; those of a group stay as they are.
 
-    What each action needs besides is learnt from the answers to calls with too little, each at the beginning of an
+    What each action needs besides is learned from the answers to calls with too little, each at the beginning of an
     episode. Actions that change something are not called where episodes share the server.
     """
     if server.members:
@@ -348,23 +353,23 @@ def _required(tool: Tool) -> list[str]:
 def _parameter(tool: Tool) -> str | None:
     """Return the parameter that says what a tool is to do; None where it has none."""
     properties = tool.input_schema.get("properties")
-    for name, schema in properties.items() if isinstance(properties, dict) else ():
-        if (
-            _PARAMETER.fullmatch(words_of(name))
-            and isinstance(schema, dict)
-            and schema.get("type", "string") == "string"
-        ):
-            return str(name)
-    return None
+    names = properties if isinstance(properties, dict) else ()
+    return next((str(name) for name in names if _PARAMETER.fullmatch(words_of(name))), None)
 
 
 def _listed(tool: Tool, parameter: str) -> list[str]:
-    """Return the actions that a tool's schema or the parameter's description lists."""
-    schema = tool.input_schema["properties"][parameter]
-    listed = schema.get("enum")
-    if isinstance(listed, list):
-        return [value for value in listed if isinstance(value, str)]
-    return alternatives(str(schema.get("description", "")))
+    """Return the actions that the parameter's schema or its description lists, here or in that of the tool."""
+    resolved = ToolSchemas([tool]).openai[0]["function"]["parameters"]["properties"][parameter]
+    schema = resolved if isinstance(resolved, dict) else {}
+    choices = [one for key in ("anyOf", "oneOf") for one in schema.get(key) or () if isinstance(one, dict)]
+    for one in (schema, *choices):
+        if isinstance(listed := one.get("enum"), list):
+            return [value for value in listed if isinstance(value, str)]
+    if constants := [one["const"] for one in choices if isinstance(one.get("const"), str)]:
+        return constants
+    line = re.search(rf"(?m)^\W*{re.escape(parameter)}\b[^\n]{{1,400}}", tool.description[:_READ])
+    said = (str(schema.get("description") or "")[:_READ], line[0] if line else "")
+    return next((found for text in said if len(found := alternatives(text)) > 1), [])
 
 
 def _are_actions(values: Sequence[str]) -> bool:
@@ -380,14 +385,15 @@ def _part(tool: Tool, parameter: str, value: str, values: Sequence[str]) -> Tool
     about = [word for word in words_of(tool.name).split(" ") if not _GENERAL.fullmatch(word)]
     does = words_of(value).split(" ")
     words = [*does, *(word for word in about if word not in does)]
+    required = [name for name in _required(tool) if name != parameter]
     schema = {
         **tool.input_schema,
         "properties": {
             name: one
             for name, one in tool.input_schema["properties"].items()
-            if name != parameter and (not (named := _named(one, values)) or value in named)
+            if name != parameter and (name in required or not (named := _named(one, values)) or value in named)
         },
-        "required": [name for name in _required(tool) if name != parameter],
+        "required": required,
     }
     reads = tool.annotations.get("readOnlyHint") is True
     text = " ".join(words)
@@ -420,7 +426,7 @@ class _Asking:
         try:
             result = await self.answer(self.tool.name, given)
         except ServerFault as fault:
-            log.info("While the actions of %s are learnt: %s", self.tool.name, fault)
+            log.info("While the actions of %s are learned: %s", self.tool.name, fault)
             return None
         return result.text if result.is_error or reports_failure(result.text, given) else None
 

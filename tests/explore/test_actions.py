@@ -1,6 +1,7 @@
 """Tools that do several things are taken apart to be explored; scenarios have the server's own calls."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,34 @@ class Listing:
 
 def tool(name: str, **parameters: Any) -> Tool:
     return Tool(name, "", {"type": "object", "properties": parameters, "required": list(parameters)})
+
+
+VERBS = ["list", "create"]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        tool("notes", action={"type": "string", "enum": VERBS}),
+        tool("notes", action={"anyOf": [{"type": "string", "enum": VERBS}, {"type": "null"}]}),
+        tool("notes", action={"oneOf": [{"const": verb} for verb in VERBS]}),
+        tool("notes", operation={"type": "string", "description": "One of: list, create"}),
+        replace(tool("notes", action={"type": "string"}), description="Notes.\n\n  action: one of 'list' or 'create'"),
+        replace(
+            tool("notes_manager", action={"$ref": "#/$defs/Verb"}),
+            input_schema={
+                "type": "object",
+                "properties": {"action": {"$ref": "#/$defs/Verb"}},
+                "$defs": {"Verb": {"type": "string", "enum": VERBS}},
+            },
+        ),
+    ],
+)
+def test_actions_are_read_wherever_they_are_listed(one: Tool) -> None:
+    link = Listing(one)
+    actions = anyio.run(actions_behind, link, [one])
+    assert [part.name for part in actions.tools([one])] == ["list_notes", "create_notes"]
+    assert actions.served("list_notes", {}) == (one.name, {next(iter(one.input_schema["properties"])): "list"})
 
 
 @pytest.mark.parametrize(
