@@ -88,10 +88,17 @@ class WorldSampler(Sampler):
         """The parameters of the object being drawn that name the two ends of a relation."""
         self._optional_share = 0.6 if self._makes else 0.3
 
-    def one_by_one(self) -> None:
-        """Take the records of the world in order from now on, from the first, and no other values."""
-        self._in_order = list(self._world.records)
+    def one_by_one(self, skip: int = 0) -> None:
+        """Take the records of the world in order from now on, and no other values: from the first, or where things of
+        other kinds have the names of the first ones, from a later one."""
+        self._in_order = list(self._world.records[skip % len(self._world.records) :])
         self._strict = self._makes = True
+
+    @property
+    def names_things(self) -> bool:
+        """True if the tool needs a name for what it makes."""
+        properties, required = self._schema.get("properties") or {}, self._schema.get("required") or ()
+        return any(name in required and _NAMES.fullmatch(words_of(name)) for name in properties)
 
     @property
     def has_more(self) -> bool:
@@ -176,8 +183,8 @@ class WorldSampler(Sampler):
         if not choices and _KIND.search(parameter):
             choices = plausible.listed(self._words, between="or")
         yield "listed", 6.0, choices
-        if not itself and not (self._strict and choices):
-            # what fills a server goes into files of its own
+        # What fills a server says something else of each thing, and goes into files of its own.
+        if not itself and not (self._strict and (choices or meaning(parameter, description) == "fact")):
             weight = 1.0 if self._strict and _PATH.search(parameter) else 30.0
             yield "worked", weight, self._pool[f"worked:{parameter}"]
         if _PATH.search(parameter):

@@ -61,7 +61,7 @@ class WorldRecord:
         return {
             "person": (
                 f"{self.name} lives in {self.city}",
-                f"{self.name} works as a {self.role}",
+                f"{self.name} works as {'an' if self.role[0] in 'aeiou' else 'a'} {self.role}",
                 f"{self.name} works on {self.other}",
             ),
             "project": (

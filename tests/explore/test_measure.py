@@ -157,6 +157,19 @@ def test_an_overview_of_settings_and_empty_lists_hides_no_empty_server(tmp_path:
         assert not shows_empty_overview(full)
 
 
+def test_things_of_two_kinds_have_names_and_texts_of_their_own() -> None:
+    script = str(Path(__file__).with_name("pages_server.py"))
+    server = measured(ToolServer("pages", "", {"stdio": StdioServer(command=sys.executable, args=("-S", script))}))
+    assert server.measured is not None
+    made = {
+        tool: [c.arguments for c in server.measured.setup if c.tool == tool] for tool in ("write_page", "create_stamp")
+    }
+    pages, stamps = made["write_page"], made["create_stamp"]
+    assert len(pages) >= 5 and len(stamps) >= 5
+    assert not {one["name"] for one in pages} & {one["name"] for one in stamps}
+    assert len({one["content"] for one in pages}) == len(pages)
+
+
 def test_files_of_a_kind_that_errors_name_fill_an_empty_folder(tmp_path: Path) -> None:
     server = measured(server_of("sheets", tmp_path, tmp_path))
     assert server.measured is not None and server.measured.kept == "files"

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.answer import says_nothing
 from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.entities.nouns import singular
 from mcp_rl.explore.measuring.seen import alike
+from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import fill_statements, sql_parameter
 from mcp_rl.scenario import ToolCall
+from mcp_rl.toolserver.tools.listing import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from mcp_rl.explore.measuring.working import WorkingCalls
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.state import MeasuredState
-    from mcp_rl.toolserver.tools.listing import Tool
 
 _FAILURES = 4
 _FILL_SECONDS = 15.0
@@ -83,9 +85,14 @@ class Filling:
             for tool, (parameter, what) in takers:
                 if what in (kind, "any") and await keep(tool.name, {parameter: text}):
                     break
+        named: dict[str, int] = {}
         for tool in makers:
             if sql_parameter(tool) is None and len(made) < _MOST_SETUP and time.monotonic() < until:
-                await self._fill_with(tool, keep, most)
+                if self._working.samplers[tool.name].names_things:  # a note and a template of one name are two things
+                    skip = named.setdefault(_noun(tool), len(named) * most)
+                else:
+                    skip = 0
+                await self._fill_with(tool, keep, most, skip)
         return made[:_MOST_SETUP]
 
     def _makes(self, tool: Tool, changing: Sequence[str]) -> bool:
@@ -96,9 +103,11 @@ class Filling:
             or bool(sql_parameter(tool))
         )
 
-    async def _fill_with(self, tool: Tool, keep: Callable[[str, dict[str, Any]], Awaitable[bool]], most: int) -> None:
+    async def _fill_with(
+        self, tool: Tool, keep: Callable[[str, dict[str, Any]], Awaitable[bool]], most: int, skip: int
+    ) -> None:
         sampler = self._working.samplers[tool.name]
-        sampler.one_by_one()
+        sampler.one_by_one(skip)
         required = tool.input_schema.get("required") or []
         failures = worked = 0
         while worked < most and failures < _FAILURES and sampler.has_more:
@@ -110,3 +119,9 @@ class Filling:
             if not good and least != draw.arguments:  # what is refused may be an optional argument
                 good = await keep(tool.name, least)
             failures, worked = (0, worked + 1) if good else (failures + 1, worked)
+
+
+def _noun(tool: Tool) -> str:
+    """Return what a tool makes, as its name says: "note" for `write_note` and `notes_add_tags`."""
+    words = words_of(tool.name).split(" ")
+    return singular(next((word for word in words if bearing(Tool(word, "", {})) is Bearing.UNCLEAR), words[-1]))
