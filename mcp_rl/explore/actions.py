@@ -373,16 +373,23 @@ def _listed(tool: Tool, parameter: str) -> list[str]:
 
 
 def _are_actions(values: Sequence[str]) -> bool:
-    """Return whether values are things to do, some of which read: not the operations of a calculator, say."""
+    """Return whether values are things to do: some read, or all change something in different ways. The operations of a
+    calculator, say, do neither."""
     if len(values) < 2 or not all(map(_ACTION.fullmatch, values)) or {"get", "post"} <= set(values) <= _REQUESTS:
         return False
-    bearings = [bearing(Tool(value, "", {})) for value in values]
-    return Bearing.READS in bearings and 2 * bearings.count(Bearing.UNCLEAR) <= len(values)
+    bearings = [_bearing_of(value) for value in values]
+    unclear = bearings.count(Bearing.UNCLEAR)
+    return 2 * unclear <= len(values) if Bearing.READS in bearings else not unclear and len(set(bearings)) > 1
+
+
+def _bearing_of(words: str) -> Bearing:
+    return bearing(Tool(words, "", {}))
 
 
 def _part(tool: Tool, parameter: str, value: str, values: Sequence[str]) -> Tool:
     """Return the tool that stands for one action, without the parameters that are said to be for others."""
     about = [word for word in words_of(tool.name).split(" ") if not _GENERAL.fullmatch(word)]
+    about = [word for word in about if _bearing_of(word) is Bearing.UNCLEAR] or about
     does = words_of(value).split(" ")
     words = [*does, *(word for word in about if word not in does)]
     required = [name for name in _required(tool) if name != parameter]

@@ -88,6 +88,7 @@ def test_actions_are_read_wherever_they_are_listed(one: Tool) -> None:
     [
         tool("calculate", operation={"type": "string", "enum": ["add", "subtract", "multiply"]}, a={"type": "number"}),
         tool("request", method={"type": "string", "enum": ["get", "post"]}, url={"type": "string"}),
+        tool("lock", action={"type": "string", "enum": ["lock", "unlock"]}),
         tool("press", action={"type": "string", "enum": ["left", "right", "find"]}),
         tool("light", state={"type": "string", "enum": ["get", "set"]}),
         tool("run", command={"type": "string"}),
@@ -95,6 +96,12 @@ def test_actions_are_read_wherever_they_are_listed(one: Tool) -> None:
 )
 def test_other_choices_are_no_actions(one: Tool) -> None:
     assert not anyio.run(actions_behind, Listing(one), [one])
+
+
+def test_changes_of_different_kinds_are_actions_too() -> None:
+    one = tool("issue_write", method={"type": "string", "enum": ["create", "update"]})
+    actions = anyio.run(actions_behind, Listing(one), [one])
+    assert [part.name for part in actions.tools([one])] == ["create_issue", "update_issue"]
 
 
 def test_a_tool_stays_whole_where_another_has_the_name_of_a_part() -> None:
