@@ -20,11 +20,14 @@ TOOLS = [
     tool("write_page", "name", "content"),
     tool("list_stamps"),
     tool("create_stamp", "name", "message"),
+    tool("validate_name", "name"),
 ]
 kept = {"page": {}, "stamp": {}}
 
 
 def call(name, arguments):
+    if name == "validate_name":
+        return json.dumps({"valid": True, "number": 1 + len(kept["page"])})
     kind = name.partition("_")[2].removesuffix("s")
     if name.startswith("list"):
         return json.dumps({f"{kind}s": [{"name": title, "text": text} for title, text in kept[kind].items()]})

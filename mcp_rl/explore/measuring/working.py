@@ -13,6 +13,7 @@ from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, 
 from mcp_rl.explore.measuring.seen import Seen
 from mcp_rl.explore.parts import Part, fits
 from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import TABLES, World, fill_statements, sql_parameter
 from mcp_rl.scenario import ToolCall
 
@@ -38,6 +39,10 @@ REPEATS = 3
 _MOST_CHANGES = 24
 _LEAST_LOOKS, _LEAST_CHANGES, MOST_TELLING = 5, 8, 6
 _STATEMENTS = 3
+_COMPUTES = re.compile(
+    r"(?:validate|verify|check|test|calculate|compute|convert|evaluate|format|parse|compare|echo|help)\b"
+)
+"""Words at the beginning of the name of a tool that judges or computes what it is given."""
 _EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|unknown|no such)\b")
 _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
@@ -232,12 +237,16 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str | int | float]
 
 def _that_show_something(calls: Iterable[Seen]) -> set[str]:
     """Return the tools that show something. Where one that takes no arguments lists nothing, an overview that holds
-    settings, zeros and empty lists shows nothing either."""
+    settings, zeros and empty lists shows nothing either, nor does a tool that judges or computes what it is given."""
     plain = {seen.tool for seen in calls if not seen.arguments and not seen.is_error}
     showing = [seen for seen in calls if not _says_empty(*seen.answer)]
     if not plain - {seen.tool for seen in showing}:
         return {seen.tool for seen in showing}
-    return {seen.tool for seen in showing if seen.tool not in plain or not shows_empty_overview(seen.text)}
+    return {
+        seen.tool
+        for seen in showing
+        if not (shows_empty_overview(seen.text) if seen.tool in plain else _COMPUTES.match(words_of(seen.tool)))
+    }
 
 
 def _says_empty(is_error: bool, text: str) -> bool:
