@@ -29,7 +29,8 @@ _PLACE = re.compile(
     r"\b(?:path|dir|directory|folder|root|repo|repository|workspace|cwd|file|filename|filepath|source|destination)\b"
 )
 _FOLDER = re.compile(r"(?:^|.* )(?:path|dir|directory|folder|root)$")
-_SEARCH = re.compile(r"\b(?:query|search|keywords?|term|pattern|text|q|contains|match|phrase|filter)\b")
+SEARCH = re.compile(r"\b(?:query|search|keywords?|term|pattern|text|q|contains|match|phrase|filter)\b")
+"""Names of parameters that take words to search for."""
 _ALLOWED = re.compile(r"(?i)\b(?:one of|either|choose|possible|values?|options?|e\.g\.|such as|can be|must be|\bor\b)")
 _MOST_OPENINGS = 6
 _MANY = 1000
@@ -83,7 +84,7 @@ class ToolParameter:
     @property
     def searches(self) -> bool:
         """True if it seems to take words to search for."""
-        return self.type == "string" and _SEARCH.search(self.words) is not None
+        return self.type == "string" and SEARCH.search(self.words) is not None
 
     def takes(self, value: Any) -> bool:
         """Return whether a value has the type."""

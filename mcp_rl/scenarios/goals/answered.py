@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import checkpoint
 
+from mcp_rl.explore.entities.parameters import SEARCH
+from mcp_rl.explore.words import words_of
 from mcp_rl.scenario import GoalProof, Level, ToolCall
 from mcp_rl.scenarios.goals.balance import best_guesses, guess_group, unguessable
 from mcp_rl.scenarios.goals.lookups import states
-from mcp_rl.scenarios.goals.program import Condition, Evaluated, Unanswerable
+from mcp_rl.scenarios.goals.program import Condition, Evaluated, Unanswerable, kind_of
 from mcp_rl.scenarios.goals.question import GoalQuestion, choice_of
 from mcp_rl.scenarios.goals.questions import Questions
 from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
@@ -190,7 +192,9 @@ class AnsweredQuestions:
         ways: list[tuple[ReadingCall, ...]] = []
         for search in self._searches(question):
             text = self._twice[search]
-            if text is None or not self._selects(text, question):
+            if text is None or not self._looks_for(search, condition, kind_of(evaluated.program)):
+                continue
+            if not self._selects(text, question):
                 continue
             unseen = tuple(fact for fact in left if not self._shows(text, fact))
             if not unseen:
@@ -205,6 +209,16 @@ class AnsweredQuestions:
             if self._same_as_seen(rest, question.given):
                 ways.append((search, *self._questions.lookups.calls(rest, question.given)))
         return ways
+
+    def _looks_for(self, search: ReadingCall, condition: Condition, kind: str) -> bool:
+        """Return whether a search is for things of a kind by the condition's field: its parameter takes values of that
+        field, or is named as that of a search. The card of 'chair' may name the notes about chairs by chance."""
+        tool, arguments = search
+        return any(
+            (slot.kind == kind and slot.field == condition.field) or SEARCH.search(words_of(slot.parameter))
+            for slot in self._world.slots
+            if slot.tool == tool and slot.parameter in arguments
+        )
 
     def _shows(self, text: str, fact: tuple[str, str, str]) -> bool:
         kind, key, name = fact

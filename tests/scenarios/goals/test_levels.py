@@ -196,3 +196,17 @@ def test_a_told_request_names_the_table_that_one_query_reads_whole() -> None:
 def test_a_misspelled_level_ends_in_one_mark() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'told'\?$"):
         Recipe(count=10, levels="tolld=1")
+
+
+def test_a_call_that_names_the_right_things_by_chance_is_no_solution() -> None:
+    params = StdioServer(command=sys.executable, args=(str(Path(__file__).with_name("cards_server.py")),))
+    server = ToolServer("cards", "Notes and cards.", {"stdio": params}, isolation="shared")
+    recipe = Recipe(60, levels="worked-out=0.7,looked-up=0.3", unsolvable=0, without_tools=0)
+
+    async def made() -> list[McpScenario]:
+        async with Sessions(server=server) as sessions:
+            return await explored_scenarios(sessions, server=server, params=params, recipe=recipe)
+
+    about_text = [one for one in anyio.run(made) if one.proof is not None and "field='text'" in one.proof.program]
+    assert len(about_text) >= 5
+    assert not [one for one in about_text if "get_card" in {call.tool for call in one.reference}]
