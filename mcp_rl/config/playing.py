@@ -157,7 +157,7 @@ class ToolsConfig(Section):
     """Seconds after which an unused connection with a state is closed: longer than an update takes."""
     deadlines: Annotated[dict[str, float], LIVE] = Field(default={})
     """Seconds for one call by tool, where `rollout.tool_deadline` does not fit."""
-    longest_call: Annotated[float, LIVE] = Field(default=600.0, gt=0)
+    longest_call: Annotated[float, LIVE] = Field(default=60.0, gt=0)
     """Maximum seconds of a call whose server reports progress or a running task, which extends the deadline."""
     elicitation: Elicitation | None = None
     """Answer to a server that asks for input where no simulated user does; none: the plugin's, else decline."""

@@ -18,7 +18,7 @@ class Deadlines:
     """Listing all pages of the tools."""
     call: float = 60.0
     """A tool call, including the time to reopen a lost session. Each sign of progress begins it anew."""
-    longest_call: float = 600.0
+    longest_call: float = 60.0
     """A tool call, however much progress the server reports. A longer deadline of the call stands."""
     close: float = 5.0
 
