@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.bearing import Bearing, bearing, bearing_of
 from mcp_rl.explore.complaint import reports_failure
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.hints import alternatives, needed_names, offered
@@ -53,7 +53,7 @@ _GENERAL = re.compile(
 )
 """Words of a tool's name that do not say what it is about."""
 _FOR = re.compile(r"(?i)\b(?:for|when|if|by|only|actions?)\b[^.;\n]{0,100}")
-"""What a parameter is for, in its description."""
+"""The words of a parameter's description that say what it is for: "the new text, for create and update"."""
 _READ = 4000
 """Number of characters of a description that are read."""
 _MOST_ACTIONS = 30
@@ -71,7 +71,7 @@ _PLAUSIBLE: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "array
 
 @dataclass(frozen=True)
 class _Action:
-    """One action of a tool."""
+    """A call of the server's own tool, apart from its other arguments."""
 
     tool: str
     parameter: str
@@ -85,7 +85,7 @@ class Actions:
     parts: dict[str, list[Tool]] = field(default_factory=dict)
     """The tools that stand for the actions of each tool, by the server's name for it."""
     actions: dict[str, _Action] = field(default_factory=dict)
-    """What each of these does, by its name."""
+    """The action that each of these stands for, by its name."""
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -128,8 +128,8 @@ class Actions:
         }
         return replace(server, measured=measured.model_copy(update=found))
 
-    def measured(self, found: MeasuredState, listing: str) -> MeasuredState:
-        """Return what was measured, said of the server's own tools; `listing` is the hash of these."""
+    def measured(self, found: MeasuredState) -> MeasuredState:
+        """Return what was measured of the actions, said of the server's own tools."""
 
         def own(names: Iterable[str]) -> tuple[str, ...]:
             return tuple(dict.fromkeys(self.actions[name].tool if name in self.actions else name for name in names))
@@ -137,7 +137,6 @@ class Actions:
         changing = own(found.changing)
         return found.model_copy(
             update={
-                "listing": listing,
                 "changing": changing,
                 "reading": tuple(name for name in own(found.reading) if name not in changing),
                 "shown_by": own(found.shown_by),
@@ -377,19 +376,15 @@ def _are_actions(values: Sequence[str]) -> bool:
     calculator, say, do neither."""
     if len(values) < 2 or not all(map(_ACTION.fullmatch, values)) or {"get", "post"} <= set(values) <= _REQUESTS:
         return False
-    bearings = [_bearing_of(value) for value in values]
+    bearings = [bearing_of(value) for value in values]
     unclear = bearings.count(Bearing.UNCLEAR)
     return 2 * unclear <= len(values) if Bearing.READS in bearings else not unclear and len(set(bearings)) > 1
 
 
-def _bearing_of(words: str) -> Bearing:
-    return bearing(Tool(words, "", {}))
-
-
 def _part(tool: Tool, parameter: str, value: str, values: Sequence[str]) -> Tool:
-    """Return the tool that stands for one action, without the parameters that are said to be for others."""
+    """Return the tool that stands for one action, without the parameters that are said to be for other actions."""
     about = [word for word in words_of(tool.name).split(" ") if not _GENERAL.fullmatch(word)]
-    about = [word for word in about if _bearing_of(word) is Bearing.UNCLEAR] or about
+    about = [word for word in about if bearing_of(word) is Bearing.UNCLEAR] or about
     does = words_of(value).split(" ")
     words = [*does, *(word for word in about if word not in does)]
     required = [name for name in _required(tool) if name != parameter]

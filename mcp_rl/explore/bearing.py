@@ -55,7 +55,7 @@ def bearing(tool: Tool) -> Bearing:
     hints = tool.annotations or {}
     if hints.get("readOnlyHint") is True:
         return Bearing.READS
-    by_name = Bearing.READS if adds_numbers(tool) else _by_name(tool.name)
+    by_name = Bearing.READS if adds_numbers(tool) else bearing_of(tool.name)
     if by_name is Bearing.DESTROYS:
         return by_name
     if hints.get("destructiveHint") is True:
@@ -86,7 +86,8 @@ def _is_number(schema: object) -> bool:
     return schema.get("type") in ("number", "integer")
 
 
-def _by_name(name: str) -> Bearing:
+def bearing_of(name: str) -> Bearing:
+    """Return what a tool of this name seems to do, or what such a word means."""
     words = words_of(name.rpartition(BETWEEN)[2]).split(" ")
     for word in (*words[:2], *words[2:][-1:]):  # `delete_note`, `note_delete`, `note_tag_delete`
         for kind, verbs in (

@@ -104,7 +104,7 @@ def offered(text: str) -> list[str]:
 
     A text of JSON may list them under a key such as `available_actions`.
     """
-    listed = list(dict.fromkeys(_listed(object_in(text[:_READ_JSON]))))
+    listed = list(_listed(object_in(text[:_READ_JSON])))
     text = _beginning(text)
     found = listed or [*_EXAMPLE.findall(text), *alternatives(_EXAMPLE.sub("", text))]
     return list(dict.fromkeys(found))[:_MOST_ITEMS]

@@ -24,13 +24,13 @@ PARAMS = StdioServer(command=sys.executable, args=("-S", str(Path(__file__).with
 
 
 def test_an_action_needs_what_the_server_says_and_takes_what_is_not_for_others() -> None:
-    async def learnt() -> dict[str, tuple[list[str], list[str]]]:
+    async def learned() -> dict[str, tuple[list[str], list[str]]]:
         async with connect(PARAMS) as connection:
             actions = await actions_behind(connection, connection.tools)
             schemas = {tool.name: tool.input_schema for tool in actions.tools(connection.tools)}
             return {name: (list(one["properties"]), one["required"]) for name, one in schemas.items()}
 
-    assert anyio.run(learnt) == {
+    assert anyio.run(learned) == {
         "list_notes": (["title"], []),
         "get_notes": (["title"], ["title"]),
         "create_notes": (["title", "text", "tag"], ["title"]),
@@ -44,10 +44,8 @@ class Listing:
 
     def __init__(self, *tools: Tool) -> None:
         self.tools = list(tools)
-        self.calls = 0
 
     async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
-        self.calls += 1
         return ToolResult("Done.", None, False, 0.0)
 
 
@@ -87,6 +85,7 @@ def test_actions_are_read_wherever_they_are_listed(one: Tool) -> None:
     "one",
     [
         tool("calculate", operation={"type": "string", "enum": ["add", "subtract", "multiply"]}, a={"type": "number"}),
+        tool("sum", operation={"type": "string", "enum": ["add", "subtract"]}, a={"type": "number"}),
         tool("request", method={"type": "string", "enum": ["get", "post"]}, url={"type": "string"}),
         tool("lock", action={"type": "string", "enum": ["lock", "unlock"]}),
         tool("press", action={"type": "string", "enum": ["left", "right", "find"]}),

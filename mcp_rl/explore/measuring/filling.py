@@ -6,13 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.answer import says_nothing
-from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.bearing import Bearing, bearing, bearing_of
 from mcp_rl.explore.entities.nouns import singular
 from mcp_rl.explore.measuring.seen import alike
 from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import fill_statements, sql_parameter
 from mcp_rl.scenario import ToolCall
-from mcp_rl.toolserver.tools.listing import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from mcp_rl.explore.measuring.working import WorkingCalls
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.state import MeasuredState
+    from mcp_rl.toolserver.tools.listing import Tool
 
 _FAILURES = 4
 _FILL_SECONDS = 15.0
@@ -88,10 +88,9 @@ class Filling:
         named: dict[str, int] = {}
         for tool in makers:
             if sql_parameter(tool) is None and len(made) < _MOST_SETUP and time.monotonic() < until:
-                if self._working.samplers[tool.name].names_things:  # a note and a template of one name are two things
-                    skip = named.setdefault(_noun(tool), len(named) * most)
-                else:
-                    skip = 0
+                # A note and a template of one name are two things.
+                needs_name = self._working.samplers[tool.name].names_things
+                skip = named.setdefault(_noun(tool), len(named) * most) if needs_name else 0
                 await self._fill_with(tool, keep, most, skip)
         return made[:_MOST_SETUP]
 
@@ -124,4 +123,4 @@ class Filling:
 def _noun(tool: Tool) -> str:
     """Return what a tool makes, as its name says: "note" for `write_note` and `notes_add_tags`."""
     words = words_of(tool.name).split(" ")
-    return singular(next((word for word in words if bearing(Tool(word, "", {})) is Bearing.UNCLEAR), words[-1]))
+    return singular(next((word for word in words if bearing_of(word) is Bearing.UNCLEAR), words[-1]))

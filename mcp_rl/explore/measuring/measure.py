@@ -93,17 +93,19 @@ async def _measured(
         await working.find(actions.link(place.link))
     processes = Processes(actions.opened(open_place), start_seconds)
     async with processes.exits:
-        found = await _Measuring(actions.tools(tools), working, calls, processes).outcome()
-    return actions.measured(found, ToolSchemas(tools).hash)
+        measuring = _Measuring(actions.tools(tools), working, calls, processes, ToolSchemas(tools).hash)
+        return actions.measured(await measuring.outcome())
 
 
 class _Measuring:
     """Compares processes after the same changes, to find out where these are kept."""
 
-    def __init__(self, tools: Sequence[Tool], working: WorkingCalls, calls: TimedCalls, processes: Processes) -> None:
-        """`working` has found its calls already."""
+    def __init__(
+        self, tools: Sequence[Tool], working: WorkingCalls, calls: TimedCalls, processes: Processes, listing: str
+    ) -> None:
+        """`working` has found its calls already; `listing` is the hash of the server's own tools."""
         self._tools = {tool.name: tool for tool in tools}
-        self._working, self._calls, self._processes = working, calls, processes
+        self._working, self._calls, self._processes, self._listing = working, calls, processes, listing
         self._differing: set[str] = set()
         """Tools that answer differently in each process."""
         self._compared: set[str] = set()
@@ -144,7 +146,7 @@ class _Measuring:
         changing = {self._tool_of(key) for key in changes}
         return MeasuredState(
             kept=kept,
-            listing="",
+            listing=self._listing,
             changing=tuple(sorted(changing)),
             reading=tuple(
                 name

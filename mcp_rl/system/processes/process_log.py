@@ -15,7 +15,6 @@ LOG_BYTES = 8 * 2**20
 """A longer log is renamed to `<name>.old` when a process starts, and replaces the one before it. The watchdog lets no
 process add more than about a megabyte."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-
 _FRAME = re.compile(r"at .{1,400}(?::\d+:\d+|<anonymous>)\)?|\^+|Node\.js v[\d.]+")
 """A line of a stack trace of JavaScript, which ends in up to ten of them; its error stands before them."""
 
