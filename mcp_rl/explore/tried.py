@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mcp_rl.system.visible import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Fate = Literal["worked", "unseen", "refused", "empty", "same", "secret", "unsteady", "unanswered"]
 _SAYS: Mapping[Fate, str] = {
@@ -115,10 +115,12 @@ class TriedTools:
     """The tools that were tried, by their names."""
 
     tools: dict[str, ToolTrials] = field(default_factory=dict)
+    served: Callable[[str, Mapping[str, Any]], tuple[str, dict[str, Any]]] = lambda tool, given: (tool, dict(given))
+    """Returns the server's own call for one of a part of a tool (`Actions.served`)."""
 
     def of(self, tool: str) -> ToolTrials:
-        """Return what became of the calls of a tool."""
-        return self.tools.setdefault(tool, ToolTrials())
+        """Return what became of the calls of a tool, or of the one of which it is a part."""
+        return self.tools.setdefault(self.served(tool, {})[0], ToolTrials())
 
     def reasons(self, tools: Sequence[str]) -> list[str]:
         """Return a sentence for each of these tools, which gave no task: why, and what would help."""
@@ -149,11 +151,12 @@ def tried_tools() -> Iterator[TriedTools]:
 def note(tool: str, fate: Fate, arguments: dict[str, Any], said: str) -> None:
     """Note what became of a call, if there is a record."""
     if (record := _current.get()) is not None:
-        trials = record.of(tool)
+        trials, given = record.of(tool), record.served(tool, arguments)[1]
+        trials.kept_out = ""  # where other parts of the tool were
         trials.fates[fate] += 1
         if fate in ("refused", "empty", "same"):
             trials.complaints[said[:_READ]] += 1
-        trials.examples.setdefault(fate, (arguments, said))
+        trials.examples.setdefault(fate, (given, said))
 
 
 def note_same(tool: str, arguments: dict[str, Any], said: str) -> None:
@@ -182,5 +185,5 @@ def note_late(tool: str) -> None:
 
 def note_kept_out(tool: str, why: str) -> None:
     """Note why a tool is not called, if there is a record: the rest of a sentence that begins with its name."""
-    if (record := _current.get()) is not None:
-        record.of(tool).kept_out = why
+    if (record := _current.get()) is not None and not (trials := record.of(tool)).fates:
+        trials.kept_out = why

@@ -124,7 +124,8 @@ async def _spelled_out(
     actions: Actions,
 ) -> list[McpScenario]:
     """Return scenarios whose requests spell out tools and arguments, and those that no tool solves."""
-    served = await sessions.get(params)
+    served, record.served = await sessions.get(params), actions.served
+    names = [tool.name for tool in served.offered]
     sessions, server = actions.sessions(sessions), actions.server(server)
     if shows_itself(server):
         recipe = replace(recipe, max_steps=1)  # after another call, the same one answers something else
@@ -137,14 +138,14 @@ async def _spelled_out(
         )
     while True:
         async with _calls_on(sessions, server, params) as (session, link):
-            reading, changing = _sorted_out(session, server, record)
+            reading, changing = _sorted_out(session, server, record, names)
             probe = Probe(
                 link, reading, server, recipe.seed, dropped, patient=tries > 0, most_calls=_most_calls(server)
             )
             probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             await probe.single_calls(recipe.solvable)
-            common = common_complaint(record, [tool.name for tool in session.offered], share=_NEARLY_ALL)
+            common = common_complaint(record, names, share=_NEARLY_ALL)
             if common is not None and common.setting:
                 raise ScenarioError(common.sentence(server.name))
             if server.filled_anew:
@@ -178,7 +179,7 @@ async def _spelled_out(
         if not costly and (missing := recipe.solvable - len(composer)):
             await walks.compose(composer, recipe.lengths(missing), {})
     if not len(composer):
-        raise ScenarioError(_why_nothing(server, [tool.name for tool in session.offered], record))
+        raise ScenarioError(_why_nothing(server, names, record))
     add_unsolvable(composer, errors, served.connection.tools, round(recipe.count * recipe.unsolvable))
     add_without_tools(composer, round(recipe.count * recipe.without_tools))
     return [actions.as_served(one, served.schemas.hash) for one in composer.shuffled()]
@@ -213,8 +214,10 @@ def _costly_lengths(recipe: Recipe, server: ToolServer, missing: int) -> Counter
     return Counter({1: lengths[1], 2: sum(lengths[steps] for steps in lengths if steps > 1)})
 
 
-def _sorted_out(session: Session, server: ToolServer, record: tried.TriedTools) -> tuple[list[Tool], list[Tool]]:
-    """Return the tools that only read, and those that change an episode's own state."""
+def _sorted_out(
+    session: Session, server: ToolServer, record: tried.TriedTools, names: Sequence[str]
+) -> tuple[list[Tool], list[Tool]]:
+    """Return the tools that only read, and those that change an episode's own state; `names` are the server's own."""
     free = explorable(session.offered, server)
     for tool in session.offered:
         if not server.owner_of(tool.name)[0].start and any(o.required and o.is_address for o in parameters_of(tool)):
@@ -225,7 +228,7 @@ def _sorted_out(session: Session, server: ToolServer, record: tried.TriedTools) 
             why = tried.FATAL if tool.name in server.avoided else tried.LATE if tool in late else tried.CHANGES
             tried.note_kept_out(tool.name, why)
     if not free and server.avoided:
-        raise ScenarioError(_why_nothing(server, [tool.name for tool in session.offered], record))
+        raise ScenarioError(_why_nothing(server, names, record))
     if not free:
         raise ScenarioError(
             f"The server {server.name!r} has no tool that may be called freely (all are annotated or named as changing "

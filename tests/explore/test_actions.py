@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_rl.explore import tried
 from mcp_rl.explore.actions import actions_behind
 from mcp_rl.explore.entities.keeping import read_world, world_file
 from mcp_rl.plugins.recipe import Recipe
@@ -101,6 +102,18 @@ def test_changes_of_different_kinds_are_actions_too() -> None:
     one = tool("issue_write", method={"type": "string", "enum": ["create", "update"]})
     actions = anyio.run(actions_behind, Listing(one), [one])
     assert [part.name for part in actions.tools([one])] == ["create_issue", "update_issue"]
+
+
+def test_a_tool_without_a_task_is_explained_by_its_own_name_and_calls() -> None:
+    one = tool("notes", action={"type": "string", "enum": VERBS})
+    actions = anyio.run(actions_behind, Listing(one), [one])
+    with tried.tried_tools() as record:
+        record.served = actions.served
+        tried.note_kept_out("create_notes", tried.CHANGES)
+        tried.note("list_notes", "refused", {}, "no key")
+        tried.note_kept_out("create_notes", tried.CHANGES)
+    [reason] = record.reasons(["notes"])
+    assert reason.startswith("""notes: its only call was refused (for example {"action": "list"} → 'no key'); """)
 
 
 def test_a_tool_stays_whole_where_another_has_the_name_of_a_part() -> None:
