@@ -42,6 +42,7 @@ _PING_SECONDS, _PINGS = 2.0, 8
 thread that answers pings is slow for as long as a call takes."""
 _AFTERWARDS = 0.2
 """Seconds in which a server ends that answers a call before it does."""
+_OPENINGS = 3
 _LATEST = 32
 _MOST_OF_TOOL, _MOST_SUSPECTS = 2, 16
 _UNEXPLAINED = 2
@@ -111,7 +112,7 @@ async def fatal_calls(
 ) -> list[FatalCall]:
     """Make these calls alone, and return one of each tool after which the server answers nothing any more.
 
-    `place` opens a link to a server that nothing was called on.
+    `place` opens a link to a server that nothing was called on, or, where that is shared, to the one that there is.
     """
     found: dict[str, FatalCall] = {}
     async with AsyncExitStack() as stack:
@@ -120,12 +121,26 @@ async def fatal_calls(
             if tool in found:
                 continue
             if link is None or not link.alive:
-                await stack.aclose()
-                link = await stack.enter_async_context(place())
+                link = await _answering(place, stack)
+            if link is None:
+                break
             if (fatal := await _tried(link, tool, arguments)) is not None:
                 found[tool] = fatal
                 link = None
     return list(found.values())
+
+
+async def _answering(place: Callable[[], AbstractAsyncContextManager[Link]], stack: AsyncExitStack) -> Link | None:
+    """Open a link to a server that answers; None if there is none.
+
+    A shared server is still as the calls before left it, until its connection gives it up.
+    """
+    for _ in range(_OPENINGS):
+        await stack.aclose()
+        link = await stack.enter_async_context(place())
+        if await still_answers(link):
+            return link
+    return None
 
 
 async def explored_without_fatal(

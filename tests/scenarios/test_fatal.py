@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_rl.config import Isolation, ToolsConfig
-from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.errors import ConfigError, ScenarioError, ServerFault
 from mcp_rl.explore import fatal
 from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.fatal import fatal_calls, still_answers
@@ -22,6 +22,7 @@ from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
 from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.system.notices import noticed_by
+from mcp_rl.toolserver.connection import owner
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
@@ -111,6 +112,21 @@ def test_a_tool_that_blocks_its_server_for_a_while_is_slow_and_not_left_out() ->
             return await fatal_calls(lambda: _connected(sessions, server), suspects)
 
     assert anyio.run(found) == []
+
+
+def test_a_silent_server_that_is_given_up_meanwhile_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "_PING_SECONDS", 2.0)
+    server = server_of("block", isolation="shared")
+
+    async def found() -> list[FatalCall]:
+        async with Sessions(server=server) as sessions:
+            async with _connected(sessions, server) as link:
+                with pytest.raises(ServerFault):
+                    await link.call("leave", {"message": "now"}, deadline=0.2)
+            return await fatal_calls(lambda: _connected(sessions, server), [("leave", {"message": "now"})])
+
+    [call] = anyio.run(found)
+    assert call.did == "stopped answering"
 
 
 @asynccontextmanager
