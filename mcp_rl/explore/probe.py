@@ -25,7 +25,7 @@ from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.pace import call_deadline, slowest_call
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
-from mcp_rl.rewards.dates import is_dated, undated
+from mcp_rl.rewards.dates import is_dated, undated, untimed
 from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ class Probe:
                 self.unfit.add(name)
                 tried.note_late(name)
             return None
-        return ProbeResult(result.text, True, result.is_error)
+        return ProbeResult(untimed(result.text), True, result.is_error)
 
     async def find_clocks(self) -> None:
         """Repeat calls of each tool after the clock has moved on; a tool whose answer changed is unfit.

@@ -1,4 +1,4 @@
-"""Times of day in results, which are others each time."""
+"""Times of day in results, and how long the call took, which are others each time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ _DATED = re.compile(
 _SINCE_1970 = re.compile(r"(?<![\w.-])(\d{10})(?:\d{3}|\.\d{1,9})?(?![\w-])")
 """A number of seconds, with or without a fraction, or of milliseconds."""
 _DAY = 86_400
+_UNIT = r"(?:ms|msecs?|us|\u00b5s|ns|s|secs?|(?:milli|micro|nano)?seconds?|millis|micros)"
+_TOOK = re.compile(
+    r"(?i)((?<![a-z])(?:(?:execution|processing|computation|compute|calculation|response|query|search|request|"
+    rf"elapsed|wall)[ _]?time|elapsed|took|time[ _]taken|latency)(?:[ _]?(?:in[ _])?{_UNIT})?"
+    rf"(?:\"\s?:\s?\"?|(?:\s?[:=])?\s{{1,20}}(?=[\d.e-]{{1,30}}\s?{_UNIT}\b)))\d+(?:\.\d+)?(?:e-?\d+)?"
+)
+"""How long a call took, as the server says it: `"execution_time_ms": 0.12`, "Took 3 ms"."""
 
 
 def is_dated(text: str) -> bool:
@@ -24,11 +31,17 @@ def is_dated(text: str) -> bool:
 def undated(text: str, *, whenever: bool = False) -> str:
     """Return the text with each such time replaced, so that results differing only in times are equal.
 
-    With `whenever`, numbers that are a time of any day are replaced too: what is expected was recorded on another day.
+    So are the seconds that the call took. With `whenever`, numbers that are a time of any day are replaced too: what is
+    expected was recorded on another day.
     """
     return _SINCE_1970.sub(
-        lambda found: "<time>" if whenever or _is_now(found) else found[0], _DATED.sub("<time>", text)
+        lambda found: "<time>" if whenever or _is_now(found) else found[0], _DATED.sub("<time>", untimed(text))
     )
+
+
+def untimed(text: str) -> str:
+    """Return the text with 0 in place of the seconds that the call took, if it says so. JSON stays JSON."""
+    return _TOOK.sub(r"\g<1>0", text)
 
 
 def _is_now(found: re.Match[str]) -> bool:

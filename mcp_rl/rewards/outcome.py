@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, cast
 
-from mcp_rl.rewards.dates import undated
+from mcp_rl.rewards.dates import undated, untimed
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json, unordered
 from mcp_rl.rewards.new_ids import with_ids_numbered
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
@@ -30,10 +30,11 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     """Pass if the `expected` read calls return the expected results after the rollout.
 
     `expected` is a list of {"tool", "arguments", "result"}, executed on the rollout's own session when it is over. A
-    text result is compared with the tool's text, ignoring white space at line ends; any other JSON is compared with the
-    structured content, or else with the JSON in the text. {"is_error": true} instead of a result: the call must fail,
-    as reading something deleted does. Options: `subset` (false): objects may have more keys; `tolerance` (relative,
-    1e-9) for numbers; `undated` (false): times of day count as equal, and stand as "<time>" in the expected texts;
+    text result is compared with the tool's text, ignoring white space at line ends and the seconds that the call took;
+    any other JSON is compared with the structured content, or else with the JSON in the text. {"is_error": true}
+    instead of a result: the call must fail, as reading something deleted does. Options: `subset` (false): objects may
+    have more keys; `tolerance` (relative, 1e-9) for numbers; `undated` (false): times of day count as equal, and stand
+    as "<time>" in the expected texts;
     `unordered` (false): the order of objects in a list does not count, as where equal times decide it; `new_ids` ([]):
     ids that the server makes anew each time: they, and the order of objects in lists, do not count, but the same id
     must stand in the same places. Each is a key of the result's JSON objects, or for results that are none a regular
@@ -62,14 +63,16 @@ def unlike(verifier: Verifier, wanted: Mapping[str, Any], read: CallRecord) -> s
             wanted = {**wanted, "result": state_text(result, options)}
         elif "result" in wanted:
             wanted = {**wanted, "result": json.loads(state_text(json.dumps(result), options))}
+    elif isinstance(result := wanted.get("result"), str):
+        read = read.model_copy(update={"result": untimed(read.result)})
+        wanted = {**wanted, "result": untimed(result)}
     tolerance = float(cast("float", options.get("tolerance", 1e-9)))
     return _problem(wanted, read, bool(options.get("subset")), tolerance)
 
 
 def state_text(text: str, options: Mapping[str, Any]) -> str:
     """Return a result without what a verifier of kind "state" with these options does not compare."""
-    if options.get("undated"):
-        text = undated(text, whenever=True)
+    text = undated(text, whenever=True) if options.get("undated") else untimed(text)
     if places := options.get("new_ids"):
         return with_ids_numbered(text, places)
     if options.get("unordered"):

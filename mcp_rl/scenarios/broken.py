@@ -10,7 +10,7 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import read_answer
 from mcp_rl.explore.fatal import still_answers
-from mcp_rl.rewards.dates import undated
+from mcp_rl.rewards.dates import undated, untimed
 from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenarios.goals.task import results_hash
 from mcp_rl.scenarios.reference import kept, refused_calls
@@ -105,7 +105,7 @@ async def _problem(session: Session, scenario: McpScenario) -> str | None:
             if call in refused:
                 return f"The call of {call.tool} was refused, and now succeeds: {kept(result.text)[:200]}"
             return f"The call of {call.tool} is now an error: {kept(result.text)[:200]}"
-        texts.append(result.text)
+        texts.append(untimed(result.text))
     if scenario.proof is not None:
         same = scenario.verifier is None or scenario.verifier.kind == "state" or scenario.proof.results
         forms = texts, [undated(text) for text in texts]
@@ -127,15 +127,15 @@ async def _other_state(connection: Link, scenario: McpScenario) -> str | None:
         return None
     for read, wanted in zip(verifier.reads, verifier.expected, strict=True):
         result = await connection.call(read.tool, dict(read.arguments), deadline=_DEADLINE)
-        look = Look(read.tool, dict(read.arguments), result.text, result.is_error)
+        look = Look(read.tool, dict(read.arguments), untimed(result.text), result.is_error)
         if isinstance(wanted, dict) and not look.shows(wanted, verifier.options):
             return f"In the end, {read.tool} says {kept(result.text)[:100]!r}; another result was recorded."
     return None
 
 
 def _changed(scenario: McpScenario, result: ToolResult) -> str | None:
-    verifier = scenario.verifier
-    if kept(result.text) == scenario.reference_answer or (verifier and verifier.kind in ("calls", "state")):
+    verifier, said = scenario.verifier, kept(untimed(result.text))
+    if said == scenario.reference_answer or (verifier and verifier.kind in ("calls", "state")):
         return None
     if verifier is not None and verifier.kind == "number":
         answer = read_answer(result.text, dict(scenario.reference[-1].arguments))
@@ -147,6 +147,6 @@ def _changed(scenario: McpScenario, result: ToolResult) -> str | None:
             and is_close(answer.value, expected, tolerance=_TOLERANCE)
         )
     else:
-        same = scenario.reference_answer in (None, kept(result.text))
+        same = scenario.reference_answer in (None, said)
     recorded = verifier.expected if verifier is not None and verifier.kind == "number" else scenario.reference_answer
-    return None if same else f"The answer is now {kept(result.text)[:100]!r}; {str(recorded)[:100]!r} was recorded."
+    return None if same else f"The answer is now {said[:100]!r}; {str(recorded)[:100]!r} was recorded."

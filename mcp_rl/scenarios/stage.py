@@ -19,7 +19,7 @@ from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.pace import slowest_call
-from mcp_rl.rewards.dates import is_dated, undated
+from mcp_rl.rewards.dates import is_dated, undated, untimed
 from mcp_rl.rewards.json_values import is_close, lists_objects
 from mcp_rl.rewards.new_ids import new_ids, with_ids_numbered
 from mcp_rl.rewards.outcome import state_text
@@ -238,7 +238,8 @@ class Stage:
             tally.count(calls=1)
             self.calls += 1
             with suspected(name, arguments):
-                return await connection.call(name, arguments, deadline=_DEADLINE)
+                result = await connection.call(name, arguments, deadline=_DEADLINE)
+                return replace(result, text=untimed(result.text))
         except ServerFault as fault:
             if not connection.alive:
                 raise

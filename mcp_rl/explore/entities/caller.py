@@ -13,6 +13,7 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret, says_nothing
 from mcp_rl.explore.fatal import suspected
+from mcp_rl.rewards.dates import untimed
 from mcp_rl.system.threads import crowding
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class WorldCaller:
             self._faults[tool] += 1
             return None
         self._keep_pace(time.monotonic() - began)
-        return Answered(tool, arguments, result.text, result.structured, result.is_error)
+        return Answered(tool, arguments, untimed(result.text), result.structured, result.is_error)
 
     def _keep_pace(self, seconds: float) -> None:
         """Have more calls in flight after a quick answer, and fewer after one that nearly came too late: many servers

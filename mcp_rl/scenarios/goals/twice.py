@@ -13,7 +13,7 @@ from mcp_rl.explore.answer import call_key, holds_secret
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.pace import slowest_call
 from mcp_rl.explore.probe import CLOCK_TICK
-from mcp_rl.rewards.dates import undated
+from mcp_rl.rewards.dates import undated, untimed
 from mcp_rl.scenarios.goals.task import refutes
 from mcp_rl.scenarios.stage import Look
 from mcp_rl.toolserver.state import calls_in_flight
@@ -51,8 +51,8 @@ class Twice:
         return self._texts.get(_key(call))
 
     def settled(self, text: str) -> str:
-        """Return what of a text counts."""
-        return undated(text) if self._without_times else text
+        """Return what of a text counts: not how long the call took."""
+        return undated(text) if self._without_times else untimed(text)
 
     def repeats(self, seen: Observation) -> bool:
         """Return whether both episodes said what was seen."""
