@@ -125,7 +125,7 @@ def _scalar(text: str) -> int | float | str | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    if isinstance(value, dict):
+    while isinstance(value, dict):
         named = [value[key] for key in _RESULT_KEYS if key in value]
         value = named[0] if named else next(iter(value.values())) if len(value) == 1 else None
     return value if isinstance(value, str | int | float) else None

@@ -27,10 +27,13 @@ _NOTHING = re.compile(
 _NOTHING_ELSEWHERE = re.compile(
     r"(?i)\bkeine? (?:treffer|ergebnisse?|(?:\w{1,30} ){1,3}gefunden)\b|\bkeine? solche[nrs]?\b|"
     r"\baucune? (?:résultat|\w{1,30} trouvée?)|\b(?:sin|ningún) resultados?\b|\bnessun risultato\b|"
-    r"\bnenhum resultado\b|ничего не найдено|没有结果|沒有結果|格式错误|格式錯誤|該当なし|結果なし|결과 없음"
+    r"\bnenhum resultado\b|ничего не найдено|没有结果|沒有結果|格式错误|格式錯誤|該当なし|結果なし|결과 없음|"
+    r"^.{0,12}?(?:不支持|不支援|失败|失敗|错误|錯誤|无法|無法|无效|無效)"
 )
 """The same in other languages: "Keine Treffer"."""
 _FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _-]?found|^no[ _-]?(?:match|result)|^invalid")
+_WRAPPERS = ("result", "data", "response", "output")
+"""Keys of objects that hold a server's own answer."""
 _FOUND = ("found", "matched")
 """Keys under which `false` says that nothing was found."""
 _MESSAGE = re.compile(r"(?i)message|msg|details?|reason|info|notice|warning|results?|output|response|status|answer")
@@ -102,7 +105,14 @@ def reports_failure(text: str, arguments: Mapping[str, Any] | None = None) -> bo
     status = value.get("status")
     failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
     denied = any(value.get(key) is False for key in ("success", "ok", *_FOUND))
-    return failed or denied or bool(error_in(value))
+    return failed or denied or bool(error_in(value)) or any(_failed_inside(value.get(key)) for key in _WRAPPERS)
+
+
+def _failed_inside(value: Any) -> bool:
+    """Return whether the object in which a server wraps its answers says that the call failed."""
+    return isinstance(value, dict) and (
+        any(value.get(key) is False for key in ("success", "ok")) or bool(error_in(value))
+    )
 
 
 def _messages(text: str) -> list[str]:

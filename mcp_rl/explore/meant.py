@@ -50,6 +50,8 @@ _UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"speed|velocity", ("meter per second", "kilometer per hour", "mile per hour")),
     (r"data|storage|byte", ("byte", "kilobyte", "megabyte", "gigabyte")),
 )
+_SYMBOLS = ("m", "km", "cm", "mile", "kg", "g", "lb", "celsius", "fahrenheit")
+"""Units that many converters know."""
 _UNIT = re.compile(r"\bunits?$")
 
 
@@ -69,10 +71,10 @@ def meant(parameter: str, description: str, about: str, random: random.Random) -
     if cell := _in_sheet(parameter, description, about, random):
         return cell
     converts = re.search(r"\bconver|\bunit", about) is not None
-    if (_UNIT.search(parameter) or (converts and parameter in ("from", "to"))) and (
-        units := _units(f"{about} {description}")
-    ):
-        return random.choice(units)
+    if _UNIT.search(parameter) or (converts and parameter in ("from", "to")):
+        units = _units(f"{about} {description}") or (_SYMBOLS if converts else ())
+        if units:
+            return random.choice(units)
     open_to_all = re.search(r"\bpatterns?\b|^(?:input|value|data|text|string|content|query|schedule|expr)$", parameter)
     said = _described(description) if open_to_all else ()
     return random.choice(said) if said else None

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zoneinfo
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,24 @@ _COUNTRY_CODES = "NO PE JP KE CA FR DE BR IN EG".split()
 _CODE = re.compile(r"(?i)\bcodes?\b|\biso(?:[ -]?\d|\b)|\balpha-?[23]\b|\b(?:two|2)-letter\b")
 _PARTS = {r"\byear$|^year of\b": (2015, 2030), r"\bmonth$": (1, 12), r"\bhour$": (0, 23), r"\bminute$": (0, 59)}
 """The least and the largest value of parts of dates and times, by what a parameter's name ends in."""
+_AMOUNTS: tuple[tuple[str, tuple[float, float], bool], ...] = (
+    (r"\b(?:pct|percent(?:age)?|percentile)$|\brates?$|\brate (?:pct|percent)", (0.5, 20), False),
+    (r"\b(?:term|duration|life|lifetime|tenure|period)? ?years$|\buseful life$", (1, 30), True),
+    (r"\bmonths$", (1, 60), True),
+    (r"\bage(?: years)?$", (18, 80), True),
+    (r"\bweight (?:kgs?|kilograms?)$|^weight$", (45, 110), True),
+    (r"\bheight cms?$", (150, 195), True),
+    (r"\bheight m(?:eters?)?$", (1.5, 1.95), False),
+    (r"\b(?:salary|income|revenue|sales|principal|loan(?: amount)?|mortgage|investment|budget|profit|capital|earnings|"
+     r"net worth|present value|future value)$", (1000, 90000), True),
+    (r"\b(?:price|cost|costs|cogs|fee|fees|amount|payment|payments|deposit|balance|total|subtotal|bill|expenses?|wages?|"
+     r"value)(?: per unit| usd| eur| dollars)?$", (5, 900), True),
+    (r"\b(?:width|height|length|radius|diameter|depth|side|distance|area|volume|speed|mass|quantity|qty|units|hours|"
+     r"minutes|seconds|days|weeks|people|guests|servings)(?: [a-z]{1,3})?$", (1, 60), True),
+)  # fmt: skip
+"""The least and the largest value of amounts, by what a parameter's name ends in, and whether most are whole."""
+_WHOLE = 0.8
+"""Share of whole numbers among such amounts."""
 _OF_DATE = re.compile(r"(?i)\W*(?:(?:the |an? )?(?:\w{1,20} ){0,2}(?:date|day)\b|yyyy)")
 _DATE_FORM = re.compile(r"(?i)\byyyy-mm-dd\b(?![t ]hh)")
 _PATTERNS = ("*.txt", "*.md", "*.json", "*.py", "*", "**/*", "**/*.txt", "*.csv")
@@ -39,6 +58,15 @@ _ZONES = sorted(zone for zone in zoneinfo.available_timezones() if re.fullmatch(
 def word(random: random.Random) -> str:
     """Return one or two words."""
     return " ".join(random.sample(WORDS, random.choice([1, 1, 1, 2])))
+
+
+_FILLING = frozenset(" ".join((*WORDS, *_SUBJECTS, *_VERBS, *_OBJECTS)).split())
+
+
+def is_filling(text: str) -> bool:
+    """Return whether a text is made of the words and sentences that stand where nothing better is known."""
+    words = text.split()
+    return bool(words) and all(word in _FILLING for word in words)
 
 
 def sentence(random: random.Random) -> str:
@@ -157,6 +185,22 @@ def clock_or_calendar(parameter: str) -> tuple[int, int] | None:
     if re.search(r"\bper\b|\bof months?$", parameter):
         return None
     return next((bounds for part, bounds in _PARTS.items() if re.search(part, parameter)), None)
+
+
+def amounts(parameter: str) -> tuple[float, float] | None:
+    """Return the range of the amounts that people would name for a parameter; None where it is not known."""
+    return next((bounds for name, bounds, _ in _AMOUNTS if re.search(name, parameter)), None)
+
+
+def amount(parameter: str, random: random.Random, *, whole: bool) -> float | None:
+    """Return an amount that people would name for a parameter: a price, a rate, a number of years; None for others."""
+    for name, (low, high), mostly_whole in _AMOUNTS:
+        if re.search(name, parameter):
+            if whole or (mostly_whole and random.random() < _WHOLE):
+                value = random.randint(math.ceil(low), int(high))
+                return round(value, -2) if value > 2000 else round(value, -1) if value > 200 else value
+            return round(random.uniform(low, high), 2 if high < 1000 else 0)
+    return None
 
 
 def is_narrow(parameter: str, description: str) -> bool:

@@ -166,6 +166,8 @@ class Sampler:
             part, hinted = plausible.clock_or_calendar(parameter_of(slot)), self._pool.bounds(slot)
             if part is not None and (*_bounds(schema), hinted.low, hinted.high) == (-math.inf, math.inf) * 2:
                 bounds = {**schema, "minimum": part[0], "maximum": part[1]}
+            if part is None and not counts and (amount := self._amount(bounds, slot, kind, random)) is not None:
+                return amount
             if hinted.low > _bounds(bounds)[0]:
                 bounds = {**bounds, "minimum": hinted.low}
             if hinted.high < _bounds(bounds)[1]:
@@ -174,6 +176,16 @@ class Sampler:
                 bounds, random, whole=kind == "integer" or part is not None or (counts and random.random() < 0.95)
             )
         return None
+
+    def _amount(self, schema: dict[str, Any], slot: str, kind: str, random: random.Random) -> float | None:
+        """Return a number that suits the parameter's name and its bounds, or None."""
+        if "multipleOf" in schema or random.random() > _AS_MEANT:
+            return None
+        found, hinted = plausible.amount(parameter_of(slot), random, whole=kind == "integer"), self._pool.bounds(slot)
+        low, high = _bounds(schema)
+        if found is None or not (max(low, hinted.low) <= found <= min(high, hinted.high)):
+            return None
+        return found
 
     def _object(
         self, schema: dict[str, Any], slot: str, depth: int, random: random.Random, optional: bool = True

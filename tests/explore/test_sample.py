@@ -281,6 +281,25 @@ def test_parameters_that_count_get_whole_positive_numbers() -> None:
     assert sum(isinstance(value, int) for value in found) > 80
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("annual_rate_pct", 0.5, 20), ("term_years", 1, 30), ("grossSalary", 1000, 90000), ("price_per_unit", 5, 900),
+     ("weight_kg", 45, 110), ("age", 18, 80)],
+)  # fmt: skip
+def test_amounts_suit_their_names(name: str, low: float, high: float) -> None:
+    for kind in ("integer", "number"):
+        drawn = drawn_numbers({"type": kind}, name)
+        assert sum(low <= value <= high for value in drawn) > 0.85 * len(drawn)
+        assert kind == "number" or all(isinstance(value, int) for value in drawn)
+    assert all(0 < value <= 3 for value in drawn_numbers({"type": "number", "exclusiveMinimum": 0, "maximum": 3}, name))
+
+
+def drawn_numbers(schema: dict[str, Any], name: str) -> list[float]:
+    sampler = Sampler("t", {"type": "object", "properties": {name: schema}, "required": [name]}, ValuePool())
+    draws = [sampler.draw(random.Random(seed)) for seed in range(200)]
+    return [draw.arguments[name] for draw in draws if draw is not None]
+
+
 def test_a_source_that_works_is_drawn_more_and_more_often() -> None:
     pool, source = ValuePool(), random.Random(0)
     pool.observe({}, "Folder /data holds /data/a.txt and /data/b.txt")
