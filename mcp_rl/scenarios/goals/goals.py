@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore.entities.builder import build_world
-from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.pace import episodes_within
 from mcp_rl.scenario import Level, McpScenario
 from mcp_rl.scenarios.duplicates import most_alike
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.begun import Beginnings
 from mcp_rl.scenarios.goals.brought import BroughtAbout
-from mcp_rl.scenarios.goals.reckoned import Reckoned
+from mcp_rl.scenarios.goals.computing import ComputingTools
 from mcp_rl.scenarios.goals.second import SecondSolver, with_opinion
 from mcp_rl.scenarios.goals.twice import Twice
 from mcp_rl.scenarios.stage import Stage
@@ -36,6 +35,8 @@ _TURNS = 10
 """Least number of turns that a scenario allows."""
 _TOLD_CHANGES = 0.3
 """Share of the told tasks that change something, where the server has such tools."""
+_COMPUTED = 0.4
+"""Share of the questions that computing tools answer, where the server has things to ask about as well."""
 _START_SECONDS, _LEAST_CHANGES, _PLAYS = 150.0, 12, 6
 """Seconds for proving changes where each play starts a process that nobody asked for, the changes that are proven in
 any case, and the plays that one takes."""
@@ -73,13 +74,14 @@ async def goal_scenarios(
     if not world.effects and (unmade := wanted.get("brought-about", 0)):  # questions stand in for changes
         higher: list[Level] = [level for level in ("looked-up", "worked-out") if asked.get(level)]
         asked |= {level: asked[level] + round(unmade / len(higher)) for level in higher}
-    if world.kinds and any(asked.values()):
-        tasks += await AnsweredQuestions(world, names, twice, recipe.seed).tasks(asked)
+    computing = ComputingTools(sessions, server, params, world, twice, recipe)
+    if world.kinds:
+        computed = await computing.tasks({level: round(_COMPUTED * count) for level, count in asked.items()})
+        made = Counter(task.level for task in computed)
+        asked = {level: count - made[level] for level, count in asked.items()}
+        tasks += [*computed, *await AnsweredQuestions(world, names, twice, recipe.seed).tasks(asked)]
     made = Counter(task.level for task in tasks)
-    left: dict[Level, int] = {level: wanted.get(level, 0) - made[level] for level in ("told", "worked-out")}
-    if any(count > 0 for count in left.values()):
-        readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
-        tasks += await Reckoned(readers, names, twice, recipe.seed, knowledge=recipe.knowledge).tasks(left)
+    tasks += await computing.tasks({level: count - made[level] for level, count in wanted.items()})
     short = _shortfall(wanted, tasks, built, few_changes=few)
     most_changes -= len([task for task in tasks if "changes" in task.tags])
     if world.effects and (missing := _within(_stand_ins(wanted, tasks), most_changes)):

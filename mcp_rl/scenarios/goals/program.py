@@ -405,7 +405,7 @@ def _answer(view: View, program: Program) -> tuple[ProgramAnswer, list[Entity]]:
             return ProgramAnswer(len(found), "number"), found
         case TotalOf(things, name):
             found = view.select(things)
-            return ProgramAnswer(_tidy(sum(_amount(view, one, name) for one in found)), "number"), found
+            return ProgramAnswer(tidy(sum(_amount(view, one, name) for one in found)), "number"), found
         case Commonest(things, name):
             found = view.select(things)
             return _commonest(view, found, name), found
@@ -487,9 +487,9 @@ def _amount(view: View, entity: Entity, name: str) -> float:
 def _difference(names: Sequence[JsonValue], amounts: Sequence[float]) -> ProgramAnswer:
     if amounts[0] == amounts[1]:
         raise Unanswerable("both are equal")
-    return ProgramAnswer([names[0 if amounts[0] > amounts[1] else 1], _tidy(abs(amounts[0] - amounts[1]))], "pair")
+    return ProgramAnswer([names[0 if amounts[0] > amounts[1] else 1], tidy(abs(amounts[0] - amounts[1]))], "pair")
 
 
-def _tidy(value: float) -> int | float:
+def tidy(value: float) -> int | float:
     """Return a whole number as an int, and any other without the last digits of floating point."""
     return int(value) if float(value).is_integer() else round(value, 6)

@@ -17,19 +17,21 @@ import anyio
 
 from mcp_rl.explore.answer import read_answer
 from mcp_rl.explore.words import words_of
-from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
 from mcp_rl.scenarios.goals.clocks import clocks_of, shows_clock
 from mcp_rl.scenarios.goals.program import ProgramAnswer
+from mcp_rl.scenarios.goals.reckoning import Reckoning, stands_in, tasks_of
 from mcp_rl.scenarios.goals.requests import ToolNames
-from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
+from mcp_rl.scenarios.goals.right_answer import answer_text
 from mcp_rl.scenarios.goals.stories import STORIES, Operator, Sum, ToldStory
-from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, longest, results_hash
-from mcp_rl.scenarios.goals.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pydantic import JsonValue
+
+    from mcp_rl.scenario import Level
     from mcp_rl.scenarios.goals.clocks import ClockQuestion
+    from mcp_rl.scenarios.goals.task import GoalTask
     from mcp_rl.scenarios.goals.twice import ReadingCall, Twice
     from mcp_rl.toolserver.tools.listing import Tool
 
@@ -42,23 +44,13 @@ _HINTS: dict[Operator, str] = {
     "+": r"\badd|\bsum|plus", "-": r"subtract|minus|difference", "*": r"multipl|product|times",
     "/": r"divi|quotient", "%": r"modul|remainder|\bmod\b", "**": r"power|exponent",
 }  # fmt: skip
+_SPELLED: dict[Operator, tuple[str, ...]] = {
+    "+": ("add", "+", "addition", "plus", "sum"), "-": ("subtract", "-", "subtraction", "minus", "sub"),
+    "*": ("multiply", "*", "multiplication", "times", "mul"), "/": ("divide", "/", "division", "div"),
+    "**": ("power", "**", "^", "pow"), "%": ("modulo", "mod", "%"),
+}  # fmt: skip
+"""Names of operations, as parameters take them."""
 _EXPRESSION = re.compile(r"\b(?:expression|expr|formula|equation|calculation|calc)\b")
-_CONSTANTS = ("0", "1", "yes", "no", "I do not know.", "")
-
-
-@dataclass(frozen=True)
-class _Reckoning:
-    """A request, with the calls that solve it and the result expected of each."""
-
-    text: str
-    outcome: str
-    level: Level
-    calls: tuple[ReadingCall, ...]
-    shows: tuple[float | str, ...]
-    """A number, or a time of day such as 15:35."""
-    answer: ProgramAnswer
-    others: tuple[str, ...] = ()
-    """For a comparison: the names with the smaller amount."""
 
 
 class Reckoned:
@@ -80,18 +72,14 @@ class Reckoned:
             drawn = await anyio.to_thread.run_sync(self._drawn, level, count, makers) if makers and count > 0 else []
             await self._twice.make([call for one in drawn for call in one.calls])
             holding = [one for one in drawn if self._holds(one)][:count]
-            answers: dict[str, Counter[str]] = {}
-            for one in holding:
-                answers.setdefault(one.outcome, Counter())[answer_text(one.answer)] += 1
-            tasks = [self._task(one, _guess(answers[one.outcome], answer_text(one.answer))) for one in holding]
-            made += [task for task in tasks if task is not None]
+            made += tasks_of(holding, self._twice, self._random)
         return made
 
     def _drawn(
-        self, level: Level, count: int, makers: Sequence[Callable[[random.Random], _Reckoning | None]]
-    ) -> list[_Reckoning]:
+        self, level: Level, count: int, makers: Sequence[Callable[[random.Random], Reckoning | None]]
+    ) -> list[Reckoning]:
         """Draw requests of a level, some more than wanted."""
-        found: dict[str, _Reckoning] = {}
+        found: dict[str, Reckoning] = {}
         answers: Counter[tuple[str, str]] = Counter()
         for _ in range(_DRAWS * count * len(makers)):
             if len(found) >= count + count // 5 + 2:
@@ -100,12 +88,12 @@ class Reckoned:
             if one is None or one.level != level or one.text in found or self._names.in_text(one.text):
                 continue
             answer = one.outcome, answer_text(one.answer)
-            if answers[answer] < _SAME_ANSWER and not _stands_in(one):
+            if answers[answer] < _SAME_ANSWER and not stands_in(one):
                 answers[answer] += 1
                 found[one.text] = one
         return list(found.values())
 
-    async def _makers(self) -> list[Callable[[random.Random], _Reckoning | None]]:
+    async def _makers(self) -> list[Callable[[random.Random], Reckoning | None]]:
         """Return the sources of requests for these tools, one for each way of calculating."""
         reckoners: list[_Reckoner] = [*self._expressions(), *self._two_numbers()]
         trials = [(one, sample) for one in reckoners for sample in one.samples()]
@@ -115,7 +103,7 @@ class Reckoned:
             if all(self._shows(call, value) for call, value in zip(calls, values, strict=True)):
                 for operator in one.operators:
                     fit.setdefault(operator, one)
-        makers: list[Callable[[random.Random], _Reckoning | None]] = []
+        makers: list[Callable[[random.Random], Reckoning | None]] = []
         makers += [lambda draw: _of_story(draw, fit)] if fit else []
         clocks = [found for tool in self._tools for found in clocks_of(tool)]
         await self._twice.make([call for found in clocks for call, _ in found.samples()])
@@ -128,7 +116,8 @@ class Reckoned:
             about = f"{words_of(tool.name)} {tool.title or ''} {tool.description}".lower()
             for operator, hints in _HINTS.items() if pair else ():
                 if pair and re.search(hints, about):
-                    yield _TwoNumbers(tool.name, pair, operator)
+                    yield _TwoNumbers(tool.name, *pair, operator)
+            yield from _operations(tool)
 
     def _expressions(self) -> Iterator[_Expressions]:
         for tool in self._tools:
@@ -146,43 +135,13 @@ class Reckoned:
         if isinstance(wanted, str):
             return shows_clock(text, wanted)
         answer = read_answer(text, dict(call[1]))
-        value = answer.value if answer is not None else None
+        value = answer.value
+        if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}(?:\.\d{1,15})?", value):
+            value = float(value)
         return isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=_TOLERANCE)
 
-    def _holds(self, one: _Reckoning) -> bool:
+    def _holds(self, one: Reckoning) -> bool:
         return all(self._shows(call, value) for call, value in zip(one.calls, one.shows, strict=True))
-
-    def _task(self, one: _Reckoning, guess: float) -> GoalTask | None:
-        calls = tuple(ToolCall(tool=tool, arguments=dict(arguments)) for tool, arguments in one.calls)
-        said = answer_text(one.answer)
-        verifier = verifier_of(one.others, one.answer)
-        if one.others:
-            verifier = Verifier(kind="parts", expected=one.answer.value, options={"others": list(one.others)})
-        wrong = [("", calls), (REFUSAL, calls), (said, ()), *((word, calls) for word in _CONSTANTS)]
-        right = [said, f"The answer is {said}.", *say_otherwise(one.answer, self._random)]
-        if not all(accepted(verifier, words, calls) for words in right):
-            return None
-        if any(accepted(verifier, *each) for each in wrong):
-            return None
-        texts = [text for call in one.calls if (text := self._twice[call]) is not None]
-        values = sorted(str(value) for _, arguments in one.calls[:1] for value in arguments.values())
-        proof = GoalProof(
-            program=f"{one.outcome} {[*one.calls]!r}", executed=2, results=results_hash(texts),
-            longest_result=longest(texts), refused=len(wrong), guess=round(guess, 4), apart=(f"values {values}",),
-        )  # fmt: skip
-        return GoalTask(one.text, one.level, calls, said, verifier, proof, (one.level, "reckoned"))
-
-
-def _guess(answers: Counter[str], right: str) -> float:
-    most = max(answers.values())
-    best = [answer for answer, count in answers.items() if count == most]
-    return 1 / len(best) if most > 1 and right in best else 0.0
-
-
-def _stands_in(one: _Reckoning) -> bool:
-    """Return whether a request states its own answer."""
-    value = one.answer.value[-1] if isinstance(one.answer.value, list) else one.answer.value
-    return re.search(rf"(?<![\w.:]){re.escape(shown(value))}(?![\w:]|\.\d)", one.text) is not None
 
 
 # Numbers
@@ -193,8 +152,13 @@ class _TwoNumbers:
     """A tool that takes two numbers and does one operation."""
 
     tool: str
-    parameters: tuple[str, str]
+    parameters: tuple[str, ...]
+    """Two numbers, or one list of numbers."""
+    inside: str
+    """The parameter that is an object with these; empty if there is none."""
     operator: Operator
+    chosen: tuple[str, str] | None = None
+    """The parameter that chooses the operation, and its value."""
 
     @property
     def operators(self) -> tuple[Operator, ...]:
@@ -202,7 +166,10 @@ class _TwoNumbers:
 
     def call(self, one: float, other: float) -> ReadingCall:
         """Return the call for these operands."""
-        return self.tool, {self.parameters[0]: one, self.parameters[1]: other}
+        values: list[JsonValue] = [one, other]
+        given = dict(zip(self.parameters, values if len(self.parameters) > 1 else [values], strict=True))
+        given |= dict([self.chosen]) if self.chosen else {}
+        return self.tool, {self.inside: given} if self.inside else given
 
     def samples(self) -> list[tuple[list[ReadingCall], list[float]]]:
         """Return probe calls for the operation, with the expected results."""
@@ -238,7 +205,7 @@ class _Expressions:
 _Reckoner = _TwoNumbers | _Expressions
 
 
-def _of_story(draw: random.Random, fit: Mapping[Operator, _Reckoner]) -> _Reckoning | None:
+def _of_story(draw: random.Random, fit: Mapping[Operator, _Reckoner]) -> Reckoning | None:
     """Draw a story whose operations these tools offer."""
     stories = [one for one in STORIES if one.operators <= fit.keys()]
     told = draw.choice(stories).told(draw) if stories else None
@@ -250,7 +217,7 @@ def _of_story(draw: random.Random, fit: Mapping[Operator, _Reckoner]) -> _Reckon
         _reckon(whole, fit, calls, shows)
     level: Level = "told" if len(calls) == 1 else "worked-out"
     answer, others = _answer(told)
-    return _Reckoning(told.text, "story", level, tuple(calls), tuple(shows), answer, others)
+    return Reckoning(told.text, "story", level, tuple(calls), tuple(shows), answer, others)
 
 
 def _reckon(whole: Sum, fit: Mapping[Operator, _Reckoner], calls: list[ReadingCall], shows: list[float]) -> None:
@@ -282,18 +249,44 @@ def _answer(told: ToldStory) -> tuple[ProgramAnswer, tuple[str, ...]]:
     return ProgramAnswer([told.names[more], gap], "pair"), others
 
 
-def _of_clock(found: ClockQuestion | None) -> _Reckoning | None:
+def _of_clock(found: ClockQuestion | None) -> Reckoning | None:
     if found is None:
         return None
-    return _Reckoning(found.text, found.outcome, found.level, found.calls, found.shows, found.answer, found.others)
+    return Reckoning(found.text, found.outcome, found.level, found.calls, found.shows, found.answer, found.others)
 
 
-def _number_pair(tool: Tool) -> tuple[str, str] | None:
-    """Return the names of a tool's two required numbers; None for a tool that takes anything else."""
+def _operations(tool: Tool) -> Iterator[_TwoNumbers]:
+    """Yield the operations of a tool that takes two numbers and the name of one, such as "add" or "/"."""
     properties, required = tool.input_schema.get("properties") or {}, tool.input_schema.get("required") or []
-    numeric = [
-        name
-        for name, inner in properties.items()
-        if isinstance(inner, dict) and inner.get("type") in ("number", "integer")
-    ]
-    return (numeric[0], numeric[1]) if len(numeric) == 2 and sorted(numeric) == sorted(required) else None
+    kinds = {name: inner for name, inner in properties.items() if isinstance(inner, dict)}
+    numeric = [name for name, inner in kinds.items() if inner.get("type") in ("number", "integer") and name in required]
+    names = [name for name, inner in kinds.items() if inner.get("type") == "string" or inner.get("enum")]
+    if len(numeric) != 2 or len(names) != 1 or not set(required) <= {*numeric, *names}:
+        return
+    inner = kinds[names[0]]
+    words = [*(inner.get("enum") or ()), *_words_listed(f"{inner.get('description') or ''} {tool.description}")]
+    for operator, spelled in _SPELLED.items():
+        for word in dict.fromkeys(word for word in words if str(word).lower() in spelled):
+            yield _TwoNumbers(tool.name, (numeric[0], numeric[1]), "", operator, (names[0], word))
+
+
+def _words_listed(text: str) -> list[str]:
+    return re.findall(r"[a-z]{3,14}|(?<=['\"(, ])[-+*/](?=['\"), ])", text[:2000])
+
+
+def _number_pair(tool: Tool) -> tuple[tuple[str, ...], str] | None:
+    """Return the names of a tool's two required numbers, or of its one list of numbers, and of the one object in which
+    they are given or ""; None for a tool that takes anything else."""
+    schema, inside = tool.input_schema, ""
+    properties = schema.get("properties") or {}
+    if len(properties) == 1 and isinstance(inner := next(iter(properties.values())), dict) and inner.get("properties"):
+        inside, schema, properties = next(iter(properties)), inner, inner["properties"]
+    required = schema.get("required") or []
+    kinds = {name: inner for name, inner in properties.items() if isinstance(inner, dict)}
+    numeric = [name for name, inner in kinds.items() if inner.get("type") in ("number", "integer")]
+    if len(numeric) == 2 and sorted(numeric) == sorted(required):
+        return (numeric[0], numeric[1]), inside
+    lists = [name for name, inner in kinds.items() if inner.get("type") == "array"]
+    if len(lists) == 1 and lists == list(required) and re.search(r"\bnumbers?\b|\bvalues\b", words_of(lists[0])):
+        return (lists[0],), inside
+    return None

@@ -97,6 +97,18 @@ def can_be_said(value: JsonValue) -> bool:
     return isinstance(value, int | float)
 
 
+def are_plain(words: Sequence[str]) -> bool:
+    """Return whether these are words that people use."""
+    return bool(words) and all(
+        re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS and not is_unclear(word) for word in words
+    )
+
+
+def make_a_noun(words: Sequence[str]) -> bool:
+    """Return whether the words of a field's name can be a noun phrase."""
+    return not words or (words[0] not in _NO_BEGINNINGS and words[-1] not in _NO_NOUNS | _VERBS | _LANGUAGES)
+
+
 def is_address(value: JsonValue) -> bool:
     """Return whether a value is the address of a page."""
     return isinstance(value, str) and re.match(r"[a-z][a-z0-9+.-]*://", value) is not None
@@ -186,7 +198,7 @@ class English:
         if not self.about(kind, name).words.isascii():
             return not self._repeats(kind, name) and self.about(kind, name).kind != "flag"
         words = self.words(kind, name).lower().split()
-        if words and (words[0] in _NO_BEGINNINGS or words[-1] in _NO_NOUNS | _VERBS | _LANGUAGES):
+        if not make_a_noun(words):
             return False
         if words and words_of(name).split(" ")[-1] in ("url", "uri", "href"):
             return False  # an address is where a thing is read, and nothing of it
@@ -194,10 +206,7 @@ class English:
             return False  # its name says enough
         if self._repeats(kind, name):
             return False
-        plain = all(
-            re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS and not is_unclear(word) for word in words
-        )
-        return bool(words) and plain and (self.sort(kind, name) != "flag" or words[-1] in _ADJECTIVES)
+        return are_plain(words) and (self.sort(kind, name) != "flag" or words[-1] in _ADJECTIVES)
 
     def _repeats(self, kind: str, name: str) -> bool:
         """Return whether a field tells only what every thing is called, or what another tells in fewer words."""

@@ -1,9 +1,11 @@
 """Tasks for tools that reckon: word problems and the clocks of cities, on a live server."""
 
+import json
 import random
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -56,6 +58,51 @@ def test_without_knowledge_a_request_names_the_time_zones_and_not_their_cities()
     assert len(clocks) > 5
     for task in clocks:
         assert all(value in task.text for call in task.calls for value in call.arguments.values()), task.text
+
+
+def test_operations_of_lists_and_of_a_tool_that_is_told_which_one() -> None:
+    tasks = anyio.run(tasks_of_sums)
+    told = [task for task in tasks if task.level == "told"]
+    assert {task.calls[0].tool for task in told} == {"tally", "compute"}
+    for task in told:
+        given: Any = task.calls[0].arguments
+        if task.calls[0].tool == "tally":
+            assert float(task.answer) == sum(given["of"]["numbers"])
+        else:
+            one, other = given["x"], given["y"]
+            right = {"minus": one - other, "times": one * other, "divide": one / other}
+            assert float(task.answer) == right[given["op"]]
+
+
+async def tasks_of_sums() -> list[GoalTask]:
+    numbers = {"type": "object", "properties": {"numbers": {"type": "array", "items": {"type": "number"}}},
+               "required": ["numbers"]}  # fmt: skip
+    operation = {"type": "string", "description": "one of minus, times, divide"}
+    tools = [
+        {"name": "tally", "description": "Sum of numbers.",
+         "inputSchema": {"type": "object", "properties": {"of": numbers}, "required": ["of"]}},
+        {"name": "compute", "description": "Computes.",
+         "inputSchema": {"type": "object", "required": ["x", "y", "op"],
+                         "properties": {"x": {"type": "number"}, "y": {"type": "number"}, "op": operation}}},
+    ]  # fmt: skip
+    program = (
+        f"import json; from by_hand import serve, Refused; tools = json.loads({json.dumps(json.dumps(tools))})\n"
+        "def call(name, given):\n"
+        "    if name == 'tally':\n"
+        "        return json.dumps({'data': {'result': str(sum(given['of']['numbers']))}, 'result': {'value': "
+        "sum(given['of']['numbers'])}})\n"
+        "    x, y, op = given['x'], given['y'], given['op']\n"
+        "    if op not in ('minus', 'times', 'divide'): raise Refused('no such operation')\n"
+        "    return f'{x} {op} {y} = ' + str({'minus': x - y, 'times': x * y, 'divide': x / y if y else 0}[op])\n"
+        "serve('sums', tools, call)"
+    )
+    where = str(Path(__file__).parents[1])
+    params = StdioServer(command=sys.executable, args=("-S", "-c", program), env={"PYTHONPATH": where})
+    async with Sessions() as sessions:
+        session = await sessions.get(params)
+        names = [tool.name for tool in session.offered]
+        reckoned = Reckoned(session.offered, names, Twice(sessions, params), seed=1)
+        return await reckoned.tasks({"told": 20, "worked-out": 5})
 
 
 def hours_of_evening(hour: int) -> bool:
