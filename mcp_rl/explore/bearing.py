@@ -34,7 +34,7 @@ _CHANGES = re.compile(
 )
 _ADDS_NUMBERS = re.compile(r"add (?:two|numbers?|integers?|ints?|floats?|values?|vectors?|matrix|matrices)\b")
 _OPERAND = re.compile(
-    r"[a-z]\d?|(?:num|number|value|addend|operand|summand|term|int|float)(?:s|\d| \d| [a-z])?|"
+    r"[a-z]\d?|base|(?:num|number|value|addend|operand|summand|term|int|float)(?:s|\d| \d| [a-z])?|"
     r"(?:first|second|left|right)(?: (?:number|value|operand|term|addend))?"
 )
 """Names of the parameters of a sum."""
@@ -55,7 +55,7 @@ def bearing(tool: Tool) -> Bearing:
     hints = tool.annotations or {}
     if hints.get("readOnlyHint") is True:
         return Bearing.READS
-    by_name = Bearing.READS if adds_numbers(tool) else bearing_of(tool.name)
+    by_name = Bearing.READS if computes(tool) else bearing_of(tool.name)
     if by_name is Bearing.DESTROYS:
         return by_name
     if hints.get("destructiveHint") is True:
@@ -65,16 +65,18 @@ def bearing(tool: Tool) -> Bearing:
     return by_name
 
 
-def adds_numbers(tool: Tool) -> bool:
-    """Return whether a tool called "add" computes: it takes numbers alone, called like those of a sum, or says nothing
-    of what it takes; or its name says that it adds numbers."""
+def computes(tool: Tool) -> bool:
+    """Return whether a tool called "add" or "log" computes: it takes numbers alone, called like those of a sum or a
+    logarithm, or says nothing of what it takes; or its name says that it adds numbers."""
     words = words_of(tool.name.rpartition(BETWEEN)[2])
     properties = tool.input_schema.get("properties")
     parts = properties if isinstance(properties, dict) else {}
+    if len(parts) == 1 and isinstance(only := next(iter(parts.values())), dict):
+        parts = only.get("properties") or parts  # the numbers are the fields of its one object
     if not all(map(_is_number, parts.values())):
         return False
     summed = properties is None or (bool(parts) and all(_OPERAND.fullmatch(words_of(name)) for name in parts))
-    return (words == "add" and summed) or _ADDS_NUMBERS.match(words) is not None
+    return (words in ("add", "log") and summed) or _ADDS_NUMBERS.match(words) is not None
 
 
 def _is_number(schema: object) -> bool:
@@ -82,7 +84,7 @@ def _is_number(schema: object) -> bool:
     if not isinstance(schema, dict):
         return False
     if schema.get("type") == "array":
-        return _is_number(schema.get("items"))
+        return not schema.get("items") or _is_number(schema["items"])
     return schema.get("type") in ("number", "integer")
 
 

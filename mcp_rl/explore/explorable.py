@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from mcp_rl.explore.bearing import Bearing, adds_numbers, bearing
+from mcp_rl.explore.bearing import Bearing, bearing, computes
 from mcp_rl.explore.words import words_of
 from mcp_rl.toolserver.tool_server import BETWEEN, ToolServer
 
@@ -113,7 +113,7 @@ def reads_only(tool: Tool) -> bool:
         return False
     words = words_of(tool.name.rpartition(BETWEEN)[2])
     first = words.split(" ")[0]
-    return _CHANGING_VERBS.fullmatch(first) is None and (first != "add" or adds_numbers(tool))
+    return _CHANGING_VERBS.fullmatch(first) is None and (first != "add" or computes(tool))
 
 
 def _harmless(tool: Tool, isolation: str) -> bool:

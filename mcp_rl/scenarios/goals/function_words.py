@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore import plausible
@@ -59,7 +60,27 @@ _OF_ITS_INPUT = re.compile(
 """A noun for what a tool gives, of the very values that it is given: "the greatest common divisor of two numbers"."""
 _SOURCE = re.compile(r"(?:from|source|input|origin)(?: \w+)?")
 _TARGET = re.compile(r"(?:to|target|output|dest|destination)(?: \w+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _NUMBER = re.compile(r"(?<![\w.-])-?\d{1,15}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?(?![\w.-]*\d)", re.IGNORECASE)
+
+
+_OPERATION = re.compile(r"(?:\w+ )?(?:operation|op|operator|function|func|metric|statistic|measure|method|type)")
+_OF_SEVERAL = {
+    "mean": "mean", "average": "mean", "median": "median", "sum": "sum", "total": "sum", "max": "maximum",
+    "maximum": "maximum", "min": "minimum", "minimum": "minimum", "std": "standard deviation",
+    "stdev": "standard deviation", "stddev": "standard deviation", "standard deviation": "standard deviation",
+    "variance": "variance", "range": "range", "product": "product", "gcd": "greatest common divisor",
+    "lcm": "least common multiple", "geometric mean": "geometric mean", "harmonic mean": "harmonic mean",
+}  # fmt: skip
+_NOUNS = {
+    **_OF_SEVERAL, "sqrt": "square root", "square root": "square root", "cube root": "cube root", "square": "square",
+    "factorial": "factorial", "sin": "sine", "cos": "cosine", "tan": "tangent", "abs": "absolute value",
+    "absolute": "absolute value", "ln": "natural logarithm", "reciprocal": "reciprocal", "totient": "totient",
+}  # fmt: skip
+"""Nouns for operations of several numbers and of one, by the names that parameters take."""
+
+
+_CALENDAR = ("days", "weeks", "months", "years")
 
 
 @dataclass(frozen=True)
@@ -76,7 +97,7 @@ class AskedPart:
 
 def parts_asked(outcome: Outcome) -> Iterator[AskedPart]:
     """Yield the parts of a call's result that may be asked for: those that are no part of the request themselves."""
-    if is_dated(outcome.text):
+    if is_dated(outcome.text) or _shows_today(outcome.text):
         return
     given = {shown(leaf).casefold() for leaf in leaves(outcome.arguments)}
     asked = {words_for(name, "text", "")[0] for name in flat(outcome.arguments)}
@@ -91,6 +112,8 @@ def parts_asked(outcome: Outcome) -> Iterator[AskedPart]:
         if shown(value).casefold() in given or not (numeric or _is_word(value)):
             continue
         words, unit = words_for(_per(name), "number" if numeric else "text", "")
+        if numeric and unit in _CALENDAR:  # 12 business days are no business in days
+            words, unit = words_of(name), ""
         if words in asked or (not numeric and any(number in str(value) for number in numbers)):
             continue  # what was given, in another form
         says_nothing = words in _SAYS_NOTHING
@@ -106,6 +129,12 @@ def _read(value: str | int | float) -> str | int | float:
         return value
     found = float(value)
     return int(found) if found.is_integer() and abs(found) < 1e15 else found
+
+
+def _shows_today(text: str) -> bool:
+    """Return whether a result holds the date of today somewhere on Earth, so that tomorrow's differs."""
+    days = (datetime.now(UTC) + timedelta(days=day) for day in (-1, 0, 1))
+    return any(f"{day:%Y-%m-%d}" in text for day in days)
 
 
 def _only_value(outcome: Outcome) -> int | float | None:
@@ -127,6 +156,9 @@ def _per(name: str) -> str:
 
 
 def _is_word(value: object) -> bool:
+    """Return whether a value is a short text or a date."""
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        return True
     return isinstance(value, str) and len(value) <= SHORT_TEXT and re.search(r"[^\W\d_]{2}", value) is not None
 
 
@@ -194,6 +226,21 @@ def said_value(value: JsonValue) -> str:
 def listed(parts: Sequence[str]) -> str:
     """Return parts with commas, and "and" before the last one."""
     return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), *parts[-1:]])
+
+
+def noun_of_operation(arguments: Mapping[str, Any]) -> str | None:
+    """Return a noun phrase for the operation that a call names, with its values: "the median of 3, 4 and 9"; None for a
+    call that names none."""
+    given = dict(flat(arguments))
+    names = [name for name in given if _OPERATION.fullmatch(words_of(name))]
+    what = _NOUNS.get(words_of(str(given.pop(names[0])))) if len(names) == 1 else None
+    values = [item for value in given.values() for item in (value if isinstance(value, list) else [value])]
+    if not what or not values or not all(isinstance(value, int | float) for value in values):
+        return None
+    several = len(values) > 1
+    if (what in _OF_SEVERAL.values()) != several:
+        return None
+    return f"the {what} of {listed(list(map(shown, values)))}"
 
 
 def noun_of(tool: Tool) -> str:

@@ -19,6 +19,7 @@ from mcp_rl.scenarios.goals.function_words import (
     conversion,
     is_sensible,
     noun_of,
+    noun_of_operation,
     of_its_input,
     parts_asked,
     said_arguments,
@@ -28,7 +29,7 @@ from mcp_rl.scenarios.goals.program import ProgramAnswer, tidy
 from mcp_rl.scenarios.goals.reckoning import Reckoning, stands_in, tasks_of
 from mcp_rl.scenarios.goals.requests import ToolNames
 from mcp_rl.scenarios.goals.right_answer import answer_text
-from mcp_rl.scenarios.goals.values import shown
+from mcp_rl.scenarios.goals.values import moment, shown
 from mcp_rl.scenarios.goals.words import sentence
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Functions:
         for one in self._in_turn([self._random.sample(known, len(known)) for known in self._known]):
             text = self._text(self._forms(one))
             if text is not None:
-                form: AnswerForm = "text" if isinstance(one.part.value, str) else "number"
+                form: AnswerForm = _form(one.part.value)
                 yield Reckoning(
                     text, _outcome(one), "told", (_call(one),), (one.outcome.text,), ProgramAnswer(one.part.value, form)
                 )  # fmt: skip
@@ -203,6 +204,8 @@ class Functions:
         """Return a noun phrase for the part with the call's values, "the factorial of 7"; None if there is none."""
         if known.part.words:
             return None
+        if (named := noun_of_operation(known.outcome.arguments)) is not None:
+            return named
         return of_its_input(noun_of(self._tools[known.outcome.tool]), known.outcome.arguments)
 
     def _forms(self, known: _Known) -> list[str]:
@@ -233,6 +236,12 @@ class Functions:
             f"{given[:1].upper()}{given[1:]}. Tell me {words}{unit}.",
             f"Tell me {words}{unit}, if {given}.",
         ]
+
+
+def _form(value: str | float) -> AnswerForm:
+    if not isinstance(value, str):
+        return "number"
+    return "time" if moment(value) is not None else "text"
 
 
 def _call(known: _Known) -> ReadingCall:

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from math import factorial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from mcp_rl.scenarios.goals.function_words import (
     conversion,
     is_sensible,
     noun_of,
+    noun_of_operation,
     of_its_input,
     parts_asked,
     said_arguments,
@@ -194,6 +196,32 @@ def test_a_noun_takes_the_values_in() -> None:
     assert of_its_input("length of the text", {"text": "two words"}) == "the length of 'two words'"
     assert of_its_input("area of a circle", {"radius": 2}) is None
     assert of_its_input("power of a number", {"number": 2, "mode": "fast"}) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "noun"),
+    [
+        ({"data": [3, 4.0, 9], "operation": "stdev"}, "the standard deviation of 3, 4 and 9"),
+        ({"a": 12, "b": 18, "op": "gcd"}, "the greatest common divisor of 12 and 18"),
+        ({"x": 9, "function": "sqrt"}, "the square root of 9"),
+        ({"data": [3], "operation": "mean"}, None),
+        ({"data": [3, 4], "operation": "sqrt"}, None),
+        ({"data": [3, 4], "operation": "kurtosis"}, None),
+        ({"text": "two words", "operation": "sum"}, None),
+        ({"data": [3, 4]}, None),
+    ],
+)
+def test_the_operation_that_a_call_names_is_a_noun(arguments: dict[str, Any], noun: str | None) -> None:
+    assert noun_of_operation(arguments) == noun
+
+
+def test_what_holds_the_date_of_today_is_not_asked_for() -> None:
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    assert not list(parts_asked(outcome(f'{{"date": "{today}", "day_of_week": "Friday"}}', zone="Asia/Tokyo")))
+    [part] = parts_asked(outcome('{"next_working_day": "2016-12-28"}', date="2016-12-27"))
+    assert (part.words, part.value) == ("next working day", "2016-12-28")
+    [part] = parts_asked(outcome('{"working_days": 12}', date="2016-12-27"))
+    assert (part.words, part.unit, part.value) == ("working days", "", 12)
 
 
 def test_a_conversion_is_asked_as_one() -> None:
