@@ -32,7 +32,8 @@ _CODE = re.compile(r"(?i)\bcodes?\b|\biso(?:[ -]?\d|\b)|\balpha-?[23]\b|\b(?:two
 _PARTS = {r"\byear$|^year of\b": (2015, 2030), r"\bmonth$": (1, 12), r"\bhour$": (0, 23), r"\bminute$": (0, 59)}
 """The least and the largest value of parts of dates and times, by what a parameter's name ends in."""
 _AMOUNTS: tuple[tuple[str, tuple[float, float], bool], ...] = (
-    (r"\b(?:pct|percent(?:age)?|percentile)$|\brates?$|\brate (?:pct|percent)", (0.5, 20), False),
+    (r"\b(?:pct|percent(?:age)?|percentile)$|\brates?$|\b(?:return|yield|inflation)$|"
+     r"\brate (?:pct|percent)", (0.5, 20), False),
     (r"\b(?:term|duration|life|lifetime|tenure|period)? ?years$|\buseful life$", (1, 30), True),
     (r"\bmonths$", (1, 60), True),
     (r"\bage(?: years)?$", (18, 80), True),

@@ -80,6 +80,7 @@ _NOUNS = {
 """Nouns for operations of several numbers and of one, by the names that parameters take."""
 
 
+_SPANS = ("seconds", "minutes", "hours", "days", "weeks", "months", "years", "units", "people", "nights")
 _CALENDAR = ("days", "weeks", "months", "years")
 
 
@@ -181,7 +182,7 @@ def _is_sensible(tool: Tool, name: str, value: Any) -> bool:
     if isinstance(value, int | float):
         low, high = plausible.amounts(name) or (0, math.inf)
         usual = low <= value <= high or (low == 0 > value and _SIGNED.fullmatch(name) is not None)
-        return len(shown(value)) <= _LONGEST_NUMBER and usual
+        return is_short(value, _LONGEST_NUMBER) and usual
     if isinstance(value, list):
         return 0 < len(value) <= 8 and all(_is_sensible(tool, name, item) for item in value)
     if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_GIVEN or "\n" in value:
@@ -202,6 +203,8 @@ def said_arguments(arguments: Mapping[str, Any]) -> str | None:
         words, unit = words_for(name, "number" if numeric else "text", "")
         if re.fullmatch(r"[a-z]\d?", words):
             the, be = words, "is"
+        elif numeric and words in _SPANS:
+            the, be = f"the number of {words}", "is"
         elif are_plain(words.split()) and make_a_noun(words.split()):
             the = f"the {plural(words) if isinstance(value, list) and words != 'data' else words}"
             be = "are" if is_plural(the) or isinstance(value, list) else "is"
@@ -209,6 +212,11 @@ def said_arguments(arguments: Mapping[str, Any]) -> str | None:
             return None
         clauses.append(f"{the} {be} {_measured(value, unit)}")
     return listed(clauses)
+
+
+def is_short(value: float, most: int) -> bool:
+    """Return whether people would read out a number: of few characters, and none of them an exponent."""
+    return len(shown(value)) <= most and "e" not in shown(value)
 
 
 def _measured(value: Any, unit: str) -> str:

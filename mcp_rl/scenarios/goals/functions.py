@@ -18,6 +18,7 @@ from mcp_rl.scenarios.goals.function_words import (
     AskedPart,
     conversion,
     is_sensible,
+    is_short,
     noun_of,
     noun_of_operation,
     of_its_input,
@@ -29,7 +30,7 @@ from mcp_rl.scenarios.goals.program import ProgramAnswer, tidy
 from mcp_rl.scenarios.goals.reckoning import Reckoning, stands_in, tasks_of
 from mcp_rl.scenarios.goals.requests import ToolNames
 from mcp_rl.scenarios.goals.right_answer import answer_text
-from mcp_rl.scenarios.goals.values import moment, shown
+from mcp_rl.scenarios.goals.values import moment
 from mcp_rl.scenarios.goals.words import sentence
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Functions:
             parts = list(parts_asked(outcome))
             unnamed = [part for part in parts if not part.words and not isinstance(part.value, str)]
             for part in parts:
-                short = isinstance(part.value, str) or len(shown(part.value)) <= _LONGEST
+                short = isinstance(part.value, str) or is_short(part.value, _LONGEST)
                 if short and (part.words or unnamed == [part]):
                     found[outcome.tool, part.place].append(_Known(outcome, part))
         worth = {}
@@ -153,8 +154,11 @@ class Functions:
         """Yield a question about the numbers in the results of two calls, the parts in turn."""
         pairs: list[list[tuple[_Known, _Known]]] = []
         for known in self._known:
-            plain = [one for one in known if len(shown(one.part.value)) <= _LONGEST_COMPARED]
-            plain = [one for one in plain if not isinstance(one.part.value, str)]
+            plain = [
+                one
+                for one in known
+                if not isinstance(one.part.value, str) and is_short(one.part.value, _LONGEST_COMPARED)
+            ]
             ones, others = (self._random.sample(plain, len(plain)) for _ in range(2))
             pairs.append([pair for pair in zip(ones, others, strict=True) if _differ(*pair)])
         for one, other in self._in_turn(pairs):
@@ -175,11 +179,16 @@ class Functions:
                 continue
             be = "are" if is_plural(words) else "is"
             unit = f" (in {one.part.unit})" if one.part.unit else ""
+            more = words.removeprefix("the ")
             text = self._text([
+                f"Take two cases. In the first, {given}. In the second, {its_given}. In which of them are there more "
+                f"{more}, and how many more?",
+                f"First case: {given}. Second case: {its_given}. Which of the two has more {more}, and how many more?",
+            ] if be == "are" and not unit else [
                 f"Take two cases. In the first, {given}. In the second, {its_given}. In which of them {be} "
                 f"{words}{unit} higher, and by how much?",
                 f"First case: {given}. Second case: {its_given}. Which of the two has the higher "
-                f"{words.removeprefix('the ')}{unit}, and how much higher?",
+                f"{more}{unit}, and how much higher?",
             ])  # fmt: skip
             if text is not None:
                 names = ("first", "second") if first > second else ("second", "first")
