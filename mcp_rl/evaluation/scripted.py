@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from anyio.lowlevel import checkpoint
 
 from mcp_rl.inference.chat.calls import ParsedCall, ParsedCompletion
+from mcp_rl.rewards.answers import as_written
 from mcp_rl.rollouts.speaker import Limits, SaidTurn
 from mcp_rl.toolserver.tools.results import truncate_middle
 
@@ -82,6 +83,9 @@ def _expected_answer(scenario: McpScenario) -> str:
     if verifier is not None and verifier.kind == "none":
         says = verifier.options.get("says")
         return str(says[0]) if isinstance(says, list) and says else REFUSAL
+    if verifier is not None and verifier.kind == "number" and isinstance(verifier.expected, int | float):
+        # as the result has it: to copy "1,835.00" is easier than to turn it into 1835.0
+        return as_written(scenario.reference_answer or "", verifier.expected) or str(verifier.expected)
     if verifier is not None and verifier.kind in ("number", "text"):
         return str(verifier.expected)
     if verifier is not None and verifier.kind in ("calls", "state"):

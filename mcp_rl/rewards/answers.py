@@ -29,6 +29,8 @@ _NUMBER = re.compile(_WHOLE + r"(?:[eE][-+]?\d+)?(?!\w)|(?<![\w.])[-+\u2212]?\.\
 UNIT = r"(?:[kKMGT]i?)?B|ms|kg|km|h"
 """Units that people write at once behind a number: 552B, 30ms."""
 _WITH_UNIT = re.compile(rf"({_WHOLE})(?:{UNIT})\b")
+_MOST_READ = 20_000
+"""Characters of a result that are searched for a number."""
 _MOST_WORDS_FACTOR, _MOST_WORDS_EXTRA = 3, 25
 """A text answer may have this many times the expected words, and as many extra: reciting everything must fail."""
 
@@ -78,6 +80,16 @@ def last_number(message: str) -> float | None:
     """Return the last number in a message, or None. One with a unit behind it counts where there is no other."""
     found = _NUMBER.findall(message) or _WITH_UNIT.findall(message)
     return float(re.sub(r"[,\u202f\u00a0]", "", found[-1]).replace("\u2212", "-")) if found else None
+
+
+def as_written(text: str, value: float) -> str | None:
+    """Return a number as a text writes it first, such as "1,835.00" for 1835; None where it does not hold it."""
+    for found in _NUMBER.finditer(text[:_MOST_READ]):
+        written = found[0].strip()
+        read = last_number(written)
+        if read is not None and math.isclose(read, value, rel_tol=1e-9):
+            return written
+    return None
 
 
 def normalised(message: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mcp_rl.explore.explorable import explorable, reads, unfit_tools
+from mcp_rl.explore.fresh import shows_itself
 from mcp_rl.explore.pace import calls_within
 from mcp_rl.explore.probe import Probe
 from mcp_rl.scenarios.goals.functions import Functions
@@ -72,6 +73,8 @@ class ComputingTools:
             readers = [tool for tool in explorable(session.offered, self._server) if reads(tool, self._server)]
             names, seed = [tool.name for tool in session.offered], self._recipe.seed
             tools = [tool for tool in readers if tool.name not in self._things and tool.input_schema.get("properties")]
+            if shows_itself(self._server):
+                tools = []  # what a call answers depends on those before it
             most = max(_CALLS_FOR_ONE * sum(wanted.values()), _CALLS_OF_TOOL * len(tools))
             outcomes = await self._worked(tools, most) if tools else []
             self._reckoned = Reckoned(readers, names, self._twice, seed, knowledge=self._recipe.knowledge)

@@ -104,21 +104,14 @@ class Functions:
                 short = isinstance(part.value, str) or is_short(part.value, _LONGEST)
                 if short and (part.words or unnamed == [part]):
                     found[outcome.tool, part.place].append(_Known(outcome, part))
-        worth = {}
-        for (tool, place), known in found.items():
-            values = Counter(str(one.part.value) for one in known)
-            fewest = max(_FEWEST, _SHOWN * calls[tool])
-            if len(known) < fewest or len(values) < _DISTINCT * len(known):
-                continue
-            if values.most_common(1)[0][1] <= _COMMONEST * len(known):
-                worth[tool, place] = known
-        meant = {key: self._meaning(known[0]) for key, known in worth.items()}
-        tools = {meaning: {key[0] for key, one in meant.items() if one == meaning} for meaning in meant.values()}
+        worth = [known for (tool, _), known in found.items() if _differs(known, _SHOWN * calls[tool])]
+        tools: dict[tuple[str, ...], set[str]] = defaultdict(set)
+        for known in worth:
+            tools[self._meaning(known[0])].add(known[0].outcome.tool)
         return [
-            sensible
-            for key, known in worth.items()
-            if len(tools[meant[key]]) == 1
-            and (sensible := [o for o in known if is_sensible(self._tools[o.outcome.tool], o.outcome.arguments)])
+            [one for one in known if is_sensible(self._tools[one.outcome.tool], one.outcome.arguments)]
+            for known in worth
+            if len(tools[self._meaning(known[0])]) == 1
         ]
 
     def _meaning(self, known: _Known) -> tuple[str, ...]:
@@ -145,10 +138,8 @@ class Functions:
         for one in self._in_turn([self._random.sample(known, len(known)) for known in self._known]):
             text = self._text(self._forms(one))
             if text is not None:
-                form: AnswerForm = _form(one.part.value)
-                yield Reckoning(
-                    text, _outcome(one), "told", (_call(one),), (one.outcome.text,), ProgramAnswer(one.part.value, form)
-                )  # fmt: skip
+                answer = ProgramAnswer(one.part.value, _form(one.part.value))
+                yield Reckoning(text, _outcome(one), "told", (_call(one),), (one.outcome.text,), answer)
 
     def _compared(self) -> Iterator[Reckoning]:
         """Yield a question about the numbers in the results of two calls, the parts in turn."""
@@ -162,38 +153,44 @@ class Functions:
             ones, others = (self._random.sample(plain, len(plain)) for _ in range(2))
             pairs.append([pair for pair in zip(ones, others, strict=True) if _differ(*pair)])
         for one, other in self._in_turn(pairs):
-            first, second = float(one.part.value), float(other.part.value)
-            gap = tidy(abs(first - second))
-            calls, texts = (_call(one), _call(other)), (one.outcome.text, other.outcome.text)
-            outcome = f"difference {_outcome(one)}"
-            what, its_other = self._what(one), self._what(other)
-            if what is not None and its_other is not None:
-                text = self._text([f"What is the difference between {what} and {its_other}?",
-                                   f"By how much do {what} and {its_other} differ?"])  # fmt: skip
-                if text is not None:
-                    yield Reckoning(text, outcome, "worked-out", calls, texts, ProgramAnswer(gap, "number"))
-                continue
-            words = self._words(one)
-            given, its_given = (said_arguments(each.outcome.arguments) for each in (one, other))
-            if not words or given is None or its_given is None or conversion(one.outcome.arguments):
-                continue
-            be = "are" if is_plural(words) else "is"
-            unit = f" (in {one.part.unit})" if one.part.unit else ""
-            more = words.removeprefix("the ")
-            text = self._text([
-                f"Take two cases. In the first, {given}. In the second, {its_given}. In which of them are there more "
-                f"{more}, and how many more?",
-                f"First case: {given}. Second case: {its_given}. Which of the two has more {more}, and how many more?",
-            ] if be == "are" and not unit else [
-                f"Take two cases. In the first, {given}. In the second, {its_given}. In which of them {be} "
-                f"{words}{unit} higher, and by how much?",
-                f"First case: {given}. Second case: {its_given}. Which of the two has the higher "
-                f"{more}{unit}, and how much higher?",
-            ])  # fmt: skip
-            if text is not None:
-                names = ("first", "second") if first > second else ("second", "first")
-                answer = ProgramAnswer([names[0], gap], "pair")
-                yield Reckoning(text, outcome, "worked-out", calls, texts, answer, names[1:])
+            if (asked := self._difference(one, other) or self._higher(one, other)) is not None:
+                text, answer, smaller = asked
+                yield Reckoning(
+                    text, f"difference {_outcome(one)}", "worked-out", (_call(one), _call(other)),
+                    (one.outcome.text, other.outcome.text), answer, smaller,
+                )  # fmt: skip
+
+    def _difference(self, one: _Known, other: _Known) -> tuple[str, ProgramAnswer, tuple[str, ...]] | None:
+        """Ask for the difference of two numbers that have nouns with their values in them."""
+        what, its_other = self._what(one), self._what(other)
+        if what is None or its_other is None:
+            return None
+        text = self._text([f"What is the difference between {what} and {its_other}?",
+                           f"By how much do {what} and {its_other} differ?"])  # fmt: skip
+        return (text, ProgramAnswer(_gap(one, other), "number"), ()) if text is not None else None
+
+    def _higher(self, one: _Known, other: _Known) -> tuple[str, ProgramAnswer, tuple[str, ...]] | None:
+        """Ask which of two cases has the higher number, and by how much."""
+        words = self._words(one)
+        given, its_given = (said_arguments(each.outcome.arguments) for each in (one, other))
+        if not words or given is None or its_given is None or conversion(one.outcome.arguments) is not None:
+            return None
+        bare, unit = words.removeprefix("the "), f" (in {one.part.unit})" if one.part.unit else ""
+        begin, cases = f"Take two cases. In the first, {given}. In the second, {its_given}. In which of them", (
+            f"First case: {given}. Second case: {its_given}. Which of the two has")  # fmt: skip
+        counts = is_plural(words) and not unit
+        be = "are" if is_plural(words) else "is"
+        text = self._text([
+            f"{begin} are there more {bare}, and how many more?",
+            f"{cases} more {bare}, and how many more?",
+        ] if counts else [
+            f"{begin} {be} {words}{unit} higher, and by how much?",
+            f"{cases} the higher {bare}{unit}, and how much higher?",
+        ])  # fmt: skip
+        if text is None:
+            return None
+        names = ("first", "second") if float(one.part.value) > float(other.part.value) else ("second", "first")
+        return text, ProgramAnswer([names[0], _gap(one, other)], "pair"), names[1:]
 
     def _in_turn(self, queues: Sequence[Sequence[T]]) -> Iterator[T]:
         for one_round in zip_longest(*self._random.sample(queues, len(queues))):
@@ -247,6 +244,10 @@ class Functions:
         ]
 
 
+def _gap(one: _Known, other: _Known) -> float:
+    return tidy(abs(float(one.part.value) - float(other.part.value)))
+
+
 def _form(value: str | float) -> AnswerForm:
     if not isinstance(value, str):
         return "number"
@@ -259,6 +260,16 @@ def _call(known: _Known) -> ReadingCall:
 
 def _outcome(known: _Known) -> str:
     return f"{known.outcome.tool} {known.part.place}".strip()
+
+
+def _differs(known: Sequence[_Known], fewest: float) -> bool:
+    """Return whether a part of a tool's results is shown often enough, and is another one nearly each time."""
+    values = Counter(str(one.part.value) for one in known)
+    return (
+        len(known) >= max(_FEWEST, fewest)
+        and len(values) >= _DISTINCT * len(known)
+        and values.most_common(1)[0][1] <= _COMMONEST * len(known)
+    )
 
 
 def _differ(one: _Known, other: _Known) -> bool:
