@@ -1,11 +1,14 @@
 import json
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mcp_rl.errors import ScenarioError, VerifierError
+from mcp_rl.evaluation.scripted import reference
 from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.rewards.answers import as_written
 from mcp_rl.rewards.json_values import same_json
 from mcp_rl.rewards.verdict import Verdict
 from mcp_rl.rewards.verifier import check_verifiers, verify
@@ -257,3 +260,34 @@ def test_times_in_a_final_state_may_be_others() -> None:
         made = trajectory("Done.")
         made.final_state = [CallRecord(turn=0, name="look", tool="look", arguments={}, result=told)]
         assert success(made, task) is right
+
+
+def test_the_seconds_that_a_look_took_do_not_count() -> None:
+    looks = {"tool": "look", "arguments": {}, "result": "size: 3. Took 2 ms."}
+    for told, right in (("size: 3. Took 17 ms.", True), ("size: 4. Took 2 ms.", False)):
+        made = trajectory("Done.")
+        made.final_state = [CallRecord(turn=0, name="look", tool="look", arguments={}, result=told)]
+        assert success(made, scenario("state", [looks], require_answer=False)) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "written"),
+    [
+        ("Gross Profit: $1,835.00\nRevenue: $1,880.00", 1835, "1,835.00"),
+        ("Change: $-55.00", -55, "-55.00"),
+        ('{"result": 24.829418035870273, "number": 616.5}', 24.829418035870273, "24.829418035870273"),
+        ("12 files, 3 folders", 3, "3"),
+        ("none", 1, None),
+        ("552B", 552, None),
+    ],
+)
+def test_a_number_is_found_as_it_is_written(text: str, value: float, written: str | None) -> None:
+    assert as_written(text, value) == written
+
+
+def test_a_demonstration_says_a_number_as_the_result_does() -> None:
+    task = scenario("number", 1835.0, require_tool=False)
+    task = task.model_copy(update={"reference_answer": "Gross Profit: $1,835.00"})
+    [(said, _)] = reference(task, cast("Any", SimpleNamespace(schemas=SimpleNamespace(to_openai={}))))
+    assert said == "1,835.00"
+    assert success(trajectory(said), task)
