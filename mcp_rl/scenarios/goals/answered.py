@@ -23,7 +23,7 @@ from mcp_rl.scenarios.goals.lookups import states
 from mcp_rl.scenarios.goals.program import Condition, Evaluated, Unanswerable, kind_of
 from mcp_rl.scenarios.goals.question import GoalQuestion, choice_of
 from mcp_rl.scenarios.goals.questions import Questions
-from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
+from mcp_rl.scenarios.goals.right_answer import answer_as_shown, answer_text, say_otherwise, verifier_of
 from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, longest, results_hash
 from mcp_rl.scenarios.goals.words import is_address
 
@@ -261,7 +261,8 @@ class AnsweredQuestions:
             apart=question.apart,
         )
         tags = (question.level, question.outcome.replace(" ", "-"))
-        return GoalTask(question.text, question.level, calls, answer, verifier, proof, tags)
+        shown_answer = answer_as_shown(question.answer, texts)
+        return GoalTask(question.text, question.level, calls, shown_answer, verifier, proof, tags)
 
 
 def _names(text: str, key: str) -> bool:

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_rl.rewards.answers import as_written
 from mcp_rl.scenario import GoalProof, ToolCall, Verifier
-from mcp_rl.scenarios.goals.right_answer import answer_text, say_otherwise, verifier_of
+from mcp_rl.scenarios.goals.right_answer import answer_as_shown, answer_text, say_otherwise, verifier_of
 from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, longest, results_hash
 from mcp_rl.scenarios.goals.values import shown
 
@@ -77,9 +76,8 @@ def _task(one: Reckoning, guess: float, twice: Twice, random: random.Random) -> 
         program=f"{one.outcome} {[*one.calls]!r}", executed=2, results=results_hash(texts),
         longest_result=longest(texts), refused=len(wrong), guess=round(guess, 4), apart=(f"values {values}",),
     )  # fmt: skip
-    if isinstance(one.answer.value, int | float) and texts:
-        said = as_written(texts[-1], one.answer.value) or said
-    return GoalTask(one.text, one.level, calls, said, verifier, proof, (one.level, "reckoned"))
+    shown_answer = answer_as_shown(one.answer, texts)
+    return GoalTask(one.text, one.level, calls, shown_answer, verifier, proof, (one.level, "reckoned"))
 
 
 def _guess(answers: Counter[str], right: str) -> float:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from mcp_rl.rewards.answers import normalised
+from mcp_rl.rewards.answers import as_written, normalised
 from mcp_rl.rewards.times import names_a_time
 from mcp_rl.scenario import Verifier
 from mcp_rl.scenarios.goals.values import moment, shown
@@ -54,6 +54,15 @@ def answer_text(answer: ProgramAnswer) -> str:
     if answer.form == "set" and any(re.search(r"[,;\n:]|\band\b|\bor\b|&", shown(item)) for item in items):
         return json.dumps(items, ensure_ascii=False)
     return ", ".join(map(shown, items))
+
+
+def answer_as_shown(answer: ProgramAnswer, texts: Sequence[str]) -> str:
+    """Return an answer as a message would hold it that copies it: a number as one of the results writes it."""
+    if answer.form == "number" and isinstance(answer.value, int | float):
+        for text in reversed(texts):
+            if (written := as_written(text, answer.value)) is not None:
+                return written
+    return answer_text(answer)
 
 
 def tells(text: str, answer: ProgramAnswer) -> bool:
