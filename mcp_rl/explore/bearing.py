@@ -33,6 +33,16 @@ _CHANGES = re.compile(
     "modify|patch|pause|promote|replace|resume|run|send|swap|tag|toggle|transfer|unassign|unlock|unset|untag|update"
 )
 _ADDS_NUMBERS = re.compile(r"add (?:two|numbers?|integers?|ints?|floats?|values?|vectors?|matrix|matrices)\b")
+_ADDS_TERMS = re.compile(
+    r"\s{0,20}(?:adds?|sums?) (?:up )?(?:two|three|several|multiple|some|a list of|two or more) "
+    r"(?:(?:complex|whole|real|rational|square) )?(?:numbers|integers|floats|matrices|vectors|fractions|polynomials)\b",
+    re.IGNORECASE,
+)
+_COMPUTES = re.compile(
+    r"\s{0,20}(?:calculat|comput|solv|convert|estimat|evaluat|differentiat|integrat|simplif)(?:e|es|s|y|ies)?\b",
+    re.IGNORECASE,
+)
+"""How the description of a tool begins that computes."""
 _OPERAND = re.compile(
     r"[a-z]\d?|base|(?:num|number|value|addend|operand|summand|term|int|float)(?:s|\d| \d| [a-z])?|"
     r"(?:first|second|left|right)(?: (?:number|value|operand|term|addend))?"
@@ -56,6 +66,8 @@ def bearing(tool: Tool) -> Bearing:
     if hints.get("readOnlyHint") is True:
         return Bearing.READS
     by_name = Bearing.READS if computes(tool) else bearing_of(tool.name)
+    if by_name is Bearing.UNCLEAR and _COMPUTES.match(tool.description or ""):
+        by_name = Bearing.READS  # such as `correlation`
     if by_name is Bearing.DESTROYS:
         return by_name
     if hints.get("destructiveHint") is True:
@@ -67,8 +79,10 @@ def bearing(tool: Tool) -> Bearing:
 
 def computes(tool: Tool) -> bool:
     """Return whether a tool called "add" or "log" computes: it takes numbers alone, called like those of a sum or a
-    logarithm, or says nothing of what it takes; or its name says that it adds numbers."""
+    logarithm, or says nothing of what it takes; or its name or its description says that it adds numbers."""
     words = words_of(tool.name.rpartition(BETWEEN)[2])
+    if _ADDS_TERMS.match(tool.description or ""):
+        return True
     properties = tool.input_schema.get("properties")
     parts = properties if isinstance(properties, dict) else {}
     if len(parts) == 1 and isinstance(only := next(iter(parts.values())), dict):

@@ -50,7 +50,7 @@ _ENOUGH: dict[Kept, tuple[Isolation, ...]] = {
     "elsewhere": ("reset",),
 }
 """The isolations that keep episodes apart, by where the state is kept."""
-_VERSION = 9
+_VERSION = 10
 """Part of a file's name; raised when what is measured changes its meaning."""
 
 

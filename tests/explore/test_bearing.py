@@ -35,3 +35,19 @@ def test_add_computes_only_where_it_takes_the_numbers_of_a_sum(
     name: str, parameters: dict[str, Any], effect: Bearing
 ) -> None:
     assert bearing(Tool(name, "", {"type": "object", "properties": parameters})) is effect
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "effect"),
+    [
+        ("correlation", "Calculate the correlation of two lists.", Bearing.READS),
+        ("matrix_add", "Add two matrices", Bearing.READS),
+        ("roots", "Solves a quadratic equation", Bearing.READS),
+        ("delete_estimate", "Calculate what is left, and delete it", Bearing.DESTROYS),
+        ("checkin", "Convene a meeting.", Bearing.UNCLEAR),
+        ("guest_add", "Add two guests", Bearing.CREATES),
+    ],
+)
+def test_a_description_tells_of_computing_where_a_name_does_not(name: str, description: str, effect: Bearing) -> None:
+    parameters = {"type": "object", "properties": {"a": TEXT, "b": TEXT}}
+    assert bearing(Tool(name, description, parameters)) is effect
