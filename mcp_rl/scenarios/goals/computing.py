@@ -78,7 +78,7 @@ class ComputingTools:
             most = max(_CALLS_FOR_ONE * sum(wanted.values()), _CALLS_OF_TOOL * len(tools))
             outcomes = await self._worked(tools, most) if tools else []
             self._reckoned = Reckoned(readers, names, self._twice, seed, knowledge=self._recipe.knowledge)
-            self._functions = Functions(tools, names, outcomes, self._twice, seed)
+            self._functions = Functions(tools, names, outcomes, self._twice, seed, knowledge=self._recipe.knowledge)
         return self._reckoned, self._functions
 
     async def _worked(self, tools: Sequence[Tool], count: int) -> list[Outcome]:

@@ -219,6 +219,12 @@ def is_short(value: float, most: int) -> bool:
     return len(shown(value)) <= most and "e" not in shown(value)
 
 
+def stands_plainly(text: str, value: float) -> bool:
+    """Return whether a result writes a number without a currency or separators, as a message would."""
+    forms = "|".join(map(re.escape, dict.fromkeys((shown(value), str(value)))))
+    return re.search(rf"(?<![\w$€£.,])(?:{forms})(?![\w,]|\.\d)", text) is not None
+
+
 def _measured(value: Any, unit: str) -> str:
     """Return a value with its unit: "5%", "1 year"."""
     if not unit or not isinstance(value, int | float):

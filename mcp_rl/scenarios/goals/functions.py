@@ -24,6 +24,7 @@ from mcp_rl.scenarios.goals.function_words import (
     of_its_input,
     parts_asked,
     said_arguments,
+    stands_plainly,
 )
 from mcp_rl.scenarios.goals.phrases import is_plural
 from mcp_rl.scenarios.goals.program import ProgramAnswer, tidy
@@ -69,11 +70,19 @@ class Functions:
     """Draws questions about calls that worked."""
 
     def __init__(
-        self, tools: Sequence[Tool], names: Sequence[str], outcomes: Sequence[Outcome], twice: Twice, seed: int
+        self,
+        tools: Sequence[Tool],
+        names: Sequence[str],
+        outcomes: Sequence[Outcome],
+        twice: Twice,
+        seed: int,
+        *,
+        knowledge: bool = True,
     ) -> None:
-        """`names` are those of all tools of the server, which no request may hold."""
+        """`names` are those of all tools of the server, which no request may hold. Without `knowledge`, no number is
+        asked for that a result writes as "$1,835.00", and no unit is named that tells one of several tools."""
         self._tools = {tool.name: tool for tool in tools}
-        self._names, self._twice = ToolNames(names), twice
+        self._names, self._twice, self._knowledge = ToolNames(names), twice, knowledge
         self._random = random.Random(f"{seed}:functions")
         self._known = self._worth_asking(outcomes)
         self._draws: dict[Level, Iterator[Reckoning]] = {"told": self._told(), "worked-out": self._compared()}
@@ -101,10 +110,12 @@ class Functions:
             parts = list(parts_asked(outcome))
             unnamed = [part for part in parts if not part.words and not isinstance(part.value, str)]
             for part in parts:
-                short = isinstance(part.value, str) or is_short(part.value, _LONGEST)
-                if short and (part.words or unnamed == [part]):
+                if self._can_be_said(outcome, part) and (part.words or unnamed == [part]):
                     found[outcome.tool, part.place].append(_Known(outcome, part))
         worth = [known for (tool, _), known in found.items() if _differs(known, _SHOWN * calls[tool])]
+        converting = {known[0].outcome.tool for known in worth if conversion(known[0].outcome.arguments) is not None}
+        if not self._knowledge and len(converting) > 1:
+            worth = [known for known in worth if known[0].outcome.tool not in converting]
         tools: dict[tuple[str, ...], set[str]] = defaultdict(set)
         for known in worth:
             tools[self._meaning(known[0])].add(known[0].outcome.tool)
@@ -113,6 +124,12 @@ class Functions:
             for known in worth
             if len(tools[self._meaning(known[0])]) == 1
         ]
+
+    def _can_be_said(self, outcome: Outcome, part: AskedPart) -> bool:
+        """Return whether a part is a text, or a number that a message would hold."""
+        if isinstance(part.value, str):
+            return True
+        return is_short(part.value, _LONGEST) and (self._knowledge or stands_plainly(outcome.text, part.value))
 
     def _meaning(self, known: _Known) -> tuple[str, ...]:
         """Return what tells one question from others, whatever the values: what is asked for, and what is given."""

@@ -26,6 +26,7 @@ from mcp_rl.scenarios.goals.function_words import (
     of_its_input,
     parts_asked,
     said_arguments,
+    stands_plainly,
 )
 from mcp_rl.scenarios.goals.task import accepted
 from mcp_rl.toolserver.pool import Sessions
@@ -224,6 +225,20 @@ def test_what_holds_the_date_of_today_is_not_asked_for() -> None:
     assert (part.words, part.value) == ("next working day", "2016-12-28")
     [part] = parts_asked(outcome('{"working_days": 12}', date="2016-12-27"))
     assert (part.words, part.unit, part.value) == ("working days", "", 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "plain"),
+    [
+        ('{"area": 12.0}', 12, True),
+        ("Markup: 99.5%", 99.5, True),
+        ("Profit: $85.20", 85.2, False),
+        ("Profit: 1,835.00", 1835, False),
+        ("3 m = 300.5 cm", 300, False),
+    ],
+)
+def test_a_number_may_stand_plainly(text: str, value: float, plain: bool) -> None:
+    assert stands_plainly(text, value) is plain
 
 
 def test_a_conversion_is_asked_as_one() -> None:
