@@ -230,7 +230,7 @@ def test_what_holds_the_date_of_today_is_not_asked_for() -> None:
 @pytest.mark.parametrize(
     ("text", "value", "plain"),
     [
-        ('{"area": 12.0}', 12, True),
+        ('{"area": 12.0}', 12.0, True),
         ("Markup: 99.5%", 99.5, True),
         ("Profit: $85.20", 85.2, False),
         ("Profit: 1,835.00", 1835, False),
