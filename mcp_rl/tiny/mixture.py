@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from mcp_rl.tiny.corpus import conversation
 from mcp_rl.tiny.errands import strange_conversation
+from mcp_rl.tiny.letters import in_strange_letters
 from mcp_rl.tiny.strangers import strange_server
 from mcp_rl.tiny.tools import random_toolset
 
@@ -17,12 +19,24 @@ if TYPE_CHECKING:
 
 STRANGERS = 0.55
 """Share of tool sets that are a stranger's server."""
+STRANGE_LETTERS = 0.05
+"""Share of conversations with letters and signs that English texts lack."""
 ALSO_RECKON = 0.15
 """Share of strangers' servers that also have a tool or two for arithmetic."""
 
 
-def toolset_and_conversations(rng: random.Random, count: int) -> tuple[list[RandomTool], list[list[TextPiece]]]:
-    """Return a tool set and `count` separate conversations about it."""
+def toolset_and_conversations(
+    rng: random.Random, count: int, strange_letters: float = STRANGE_LETTERS
+) -> tuple[list[RandomTool], list[list[TextPiece]]]:
+    """Return a tool set and `count` separate conversations about it, a share of them with strange letters."""
+    tools, conversations = _in_plain_letters(rng, count)
+    listing = json.dumps([tool.schema for tool in tools], ensure_ascii=False)
+    return tools, [
+        in_strange_letters(rng, one, listing) if rng.random() < strange_letters else one for one in conversations
+    ]
+
+
+def _in_plain_letters(rng: random.Random, count: int) -> tuple[list[RandomTool], list[list[TextPiece]]]:
     if rng.random() < STRANGERS:
         server = strange_server(rng)
         tools = list(server.tools.values())

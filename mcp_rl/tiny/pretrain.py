@@ -25,7 +25,7 @@ from transformers import DynamicCache, Qwen2ForCausalLM, Qwen2Tokenizer
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
-from mcp_rl.tiny.mixture import toolset_and_conversations
+from mcp_rl.tiny.mixture import STRANGE_LETTERS, toolset_and_conversations
 from mcp_rl.tiny.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from mcp_rl.tiny.corpus import TextPiece
 
 
+_ALIKE, _APART = 0.99, 0.7
+"""Cosine of embeddings that count as equal; length of what tells them apart."""
 LONGEST = 640
 """Tokens of a conversation; one with longer results would cost as much as a dozen others."""
 
@@ -80,14 +82,17 @@ class PackedBatch:
 class Packer:
     """Draws conversations and packs them into sequences; the same seed gives the same stream."""
 
-    def __init__(self, chat: ChatFormat, seed: int, conversations: int) -> None:
-        self.chat = chat
+    def __init__(
+        self, chat: ChatFormat, seed: int, conversations: int, strange_letters: float = STRANGE_LETTERS
+    ) -> None:
+        """`strange_letters` is the share of conversations with signs that English texts lack."""
+        self.chat, self._strange_letters = chat, strange_letters
         self.rng = random.Random(seed)
         self.conversations = conversations
 
     def draw(self) -> PackedSequence:
         """Draw a tool set and its conversations."""
-        tools, conversations = toolset_and_conversations(self.rng, self.conversations)
+        tools, conversations = toolset_and_conversations(self.rng, self.conversations, self._strange_letters)
         opening = self.chat.initial([{"role": "user", "content": ""}], [tool.schema for tool in tools])
         prefix = opening[: len(opening) - len(self._request(""))]
         branches = [branch for branch in map(self.encode, conversations) if len(branch[0]) <= LONGEST]
@@ -182,9 +187,11 @@ def logits_and_targets(model: Qwen2ForCausalLM, batch: PackedBatch) -> Iterator[
         yield model.lm_head(output.last_hidden_state.flatten(0, 1)[chunk.index]), chunk.targets, chunk.index
 
 
-def exact_share(model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, seed: int = 10**9) -> tuple[float, float]:
+def exact_share(
+    model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, strange_letters: float, seed: int = 10**9
+) -> tuple[float, float]:
     """Return, teacher-forced on unseen tool sets, the share of right assistant tokens and of right assistant turns."""
-    packer = Packer(chat, seed, conversations=10)
+    packer = Packer(chat, seed, 10, strange_letters)
     right_tokens = all_tokens = right_turns = all_turns = 0
     with torch.inference_mode():
         batches = (collate([packer.draw()], pad, rows=5) for _ in range(24))
@@ -212,6 +219,25 @@ def take_over(model: Qwen2ForCausalLM, earlier: Qwen2ForCausalLM, tokenizer: Qwe
     model.load_state_dict({**state, "model.embed_tokens.weight": new, "lm_head.weight": new})
 
 
+def _embeddings(model: Qwen2ForCausalLM) -> Tensor:
+    return cast("Tensor", model.get_input_embeddings().weight)
+
+
+@torch.no_grad()
+def alike_tokens(model: Qwen2ForCausalLM) -> Tensor:
+    """Return [V], True for tokens whose embedding is that of another one, since no text held them."""
+    weights = torch.nn.functional.normalize(_embeddings(model).detach(), dim=1)
+    return (weights @ weights.T).fill_diagonal_(0).amax(1) > _ALIKE
+
+
+@torch.no_grad()
+def tell_apart(model: Qwen2ForCausalLM, alike: Tensor) -> None:
+    """Give tokens with equal embeddings each a random one near it."""
+    weights = _embeddings(model)
+    noise = torch.nn.functional.normalize(torch.randn(int(alike.sum()), weights.shape[1]), dim=1)
+    weights[alike] += _APART * noise
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pretrain the built-in model on a synthetic corpus.")
     parser.add_argument("--out", type=Path, default=weights_path(), help="folder for weights and tokenizer")
@@ -224,7 +250,15 @@ def main() -> None:
     parser.add_argument(
         "--processes", type=int, default=2, help="processes of one thread that share a step's sequences"
     )
+    parser.add_argument(
+        "--strange-letters", type=float, default=STRANGE_LETTERS, help="share of conversations with other alphabets"
+    )
+    parser.add_argument(
+        "--alike-only", action="store_true", help="learn only the embeddings that are equal to another token's"
+    )
     options = parser.parse_args()
+    if options.alike_only and not options.resume:
+        parser.error("--alike-only needs --resume: new weights have no equal embeddings")
     if options.resume and not (options.resume / "config.json").is_file():
         parser.error(f"--resume {options.resume}: there is no config.json of a model in this folder")
     options.processes = min(options.processes, options.batch)  # each has a sequence of every step
@@ -243,17 +277,26 @@ def _train(rank: int, options: argparse.Namespace, meeting: str) -> None:
     model = Qwen2ForCausalLM(tiny_config(tokenizer))
     if options.resume:
         take_over(model, Qwen2ForCausalLM.from_pretrained(options.resume), tokenizer, options.resume)
+    if options.alike_only:
+        alike = alike_tokens(model)
+        tell_apart(model, alike)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("embed" in name)
+        _embeddings(model).register_hook(lambda gradient: gradient * alike[:, None])  # type: ignore[no-untyped-call]
     pad = tokenizer.pad_token_id
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers = [
-        torch.optim.Muon(matrices, lr=options.learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in learned if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in learned if p.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(others, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
     ]
+    if matrices:
+        muon = torch.optim.Muon(matrices, lr=options.learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+        optimizers.insert(0, muon)
     schedulers = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: _schedule(s, options.steps)) for o in optimizers]
-    packer = Packer(chat, options.seed * options.processes + rank, options.conversations)
+    packer = Packer(chat, options.seed * options.processes + rank, options.conversations, options.strange_letters)
     mine = len(range(rank, options.batch, options.processes))
-    started, learned, running = time.monotonic(), 0, 0.0
+    started, tokens, running = time.monotonic(), 0, 0.0
     for step in range(1, options.steps + 1):
         count, loss = 0, 0.0
         for sequence in [packer.draw() for _ in range(mine)]:  # one by one, in small chunks, for little padding
@@ -267,14 +310,14 @@ def _train(rank: int, options: argparse.Namespace, meeting: str) -> None:
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-        learned += total
+        tokens += total
         running = loss if step == 1 else 0.95 * running + 0.05 * loss
         if rank == 0 and (step % 100 == 0 or step == options.steps):
-            share, turns = exact_share(model, chat, pad)
+            share, turns = exact_share(model, chat, pad, options.strange_letters)
             seconds = time.monotonic() - started
             line = {"step": step, "loss": running, "token_accuracy": share, "turn_accuracy": turns}
             print(
-                json.dumps({k: round(v, 4) for k, v in line.items()} | {"tokens": learned, "seconds": round(seconds)}),
+                json.dumps({k: round(v, 4) for k, v in line.items()} | {"tokens": tokens, "seconds": round(seconds)}),
                 flush=True,
             )
         if rank == 0 and (step % 200 == 0 or step == options.steps):
