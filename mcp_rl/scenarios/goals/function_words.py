@@ -54,15 +54,16 @@ _COMPUTES = re.compile(
 """The beginning of a description, up to the words that say how."""
 _OF_ITS_INPUT = re.compile(
     r"(?P<what>.+?) of (?:(?:an?|the|two|three|several|all|one|any|some|given|input|provided|non-negative|positive|"
-    r"natural|real|whole|single|multiple|more|or) )*(?:(?:list|array|set|series|sequence|collection) of )?"
-    r"(?:numbers?|integers?|values?|lists?|arrays?|strings?|texts?|words?|sentences?|floats?)"
+    r"natural|real|whole|single|multiple|more|or) )*(?:(?P<list>list|array|set|series|sequence|collection) of )?"
+    r"(?:number|integer|value|list|array|string|text|word|sentence|float)(?P<several>s?)"
 )
 """A noun for what a tool gives, of the very values that it is given: "the greatest common divisor of two numbers"."""
+_HOW = re.compile(r"\b(?:precision|decimals?|digits|places|rounding|round|format|unit|units)\b")
+"""Names of parameters that say how a value is given, and belong to none."""
 _SOURCE = re.compile(r"(?:from|source|input|origin)(?: \w+)?")
 _TARGET = re.compile(r"(?:to|target|output|dest|destination)(?: \w+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _NUMBER = re.compile(r"(?<![\w.-])-?\d{1,15}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?(?![\w.-]*\d)", re.IGNORECASE)
-
 
 _OPERATION = re.compile(r"(?:\w+ )?(?:operation|op|operator|function|func|metric|statistic|measure|method|type)")
 _OF_SEVERAL = {
@@ -78,10 +79,9 @@ _NOUNS = {
     "absolute": "absolute value", "ln": "natural logarithm", "reciprocal": "reciprocal", "totient": "totient",
 }  # fmt: skip
 """Nouns for operations of several numbers and of one, by the names that parameters take."""
-
-
 _SPANS = ("seconds", "minutes", "hours", "days", "weeks", "months", "years", "units", "people", "nights")
 _CALENDAR = ("days", "weeks", "months", "years")
+"""Names of numbers that count something; units that are counted themselves in the name of a part of a result."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def said_arguments(arguments: Mapping[str, Any]) -> str | None:
             the, be = words, "is"
         elif numeric and words in _SPANS:
             the, be = f"the number of {words}", "is"
-        elif are_plain(words.split()) and make_a_noun(words.split()):
+        elif are_plain(words.split()) and make_a_noun(words.split()) and words.split()[0] not in ("from", "to"):
             the = f"the {plural(words) if isinstance(value, list) and words != 'data' else words}"
             be = "are" if is_plural(the) or isinstance(value, list) else "is"
         else:
@@ -216,7 +216,8 @@ def said_arguments(arguments: Mapping[str, Any]) -> str | None:
 
 def is_short(value: float, most: int) -> bool:
     """Return whether people would read out a number: of few characters, and none of them an exponent."""
-    return len(shown(value)) <= most and "e" not in shown(value)
+    text = shown(value)
+    return len(text) <= most and "e" not in text and math.isfinite(value)
 
 
 def stands_plainly(text: str, value: float) -> bool:
@@ -246,6 +247,8 @@ def noun_of_operation(arguments: Mapping[str, Any]) -> str | None:
     """Return a noun phrase for the operation that a call names, with its values: "the median of 3, 4 and 9"; None for a
     call that names none."""
     given = dict(flat(arguments))
+    if any(_HOW.search(words_of(name)) for name in given):
+        return None
     names = [name for name in given if _OPERATION.fullmatch(words_of(name))]
     what = _NOUNS.get(words_of(str(given.pop(names[0])))) if len(names) == 1 else None
     values = [item for value in given.values() for item in (value if isinstance(value, list) else [value])]
@@ -269,7 +272,9 @@ def of_its_input(noun: str, arguments: Mapping[str, Any]) -> str | None:
     no values, or there are others beside."""
     found = _OF_ITS_INPUT.fullmatch(noun)
     values = list(flat(arguments).values())
-    if found is None or not values or len(values) > 3:
+    if found is None or not values or len(values) > 3 or any(_HOW.search(words_of(name)) for name in flat(arguments)):
+        return None
+    if len(values) > 1 and (found["list"] or not found["several"]):
         return None
     kinds = {str if isinstance(value, str) else list if isinstance(value, list) else float for value in values}
     if len(kinds) != 1 or (len(values) > 1 and kinds != {float}):

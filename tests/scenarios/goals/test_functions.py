@@ -1,6 +1,7 @@
 """Questions about calls of tools that compute: stated and asked for in the words of parameters and results."""
 
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -147,6 +148,7 @@ def test_a_part_is_asked_for_if_it_is_new_and_has_a_name(
         ({"data": [3, 4.0, 9]}, "the data are 3, 4 and 9"),
         ({"a": 2, "text": "two words"}, "a is 2 and the text is 'two words'"),
         ({"xqz": 3}, None),
+        ({"from_unit": "km"}, None),
     ],
 )  # fmt: skip
 def test_arguments_are_stated_in_the_words_of_their_names(arguments: dict[str, Any], said: str | None) -> None:
@@ -162,6 +164,7 @@ def test_arguments_are_stated_in_the_words_of_their_names(arguments: dict[str, A
         ({"temperature": -5}, True),
         ({"revenue": 88.123456789}, False),
         ({"x": 1e-9}, False),
+        ({"x": math.inf}, False),
         ({"method": "a quiet child finds the blue boat"}, False),
         ({"text": "a quiet child finds the blue boat"}, True),
         ({"method": "straight_line"}, True),
@@ -198,6 +201,8 @@ def test_a_noun_takes_the_values_in() -> None:
     assert of_its_input("median of a list of numbers", {"numbers": [3, 1, 2]}) == "the median of 3, 1 and 2"
     assert of_its_input("length of the text", {"text": "two words"}) == "the length of 'two words'"
     assert of_its_input("area of a circle", {"radius": 2}) is None
+    assert of_its_input("square root of a number", {"number": 9, "root": 3}) is None
+    assert of_its_input("sum of two numbers", {"a": 9, "b": 3, "precision": 2}) is None
     assert of_its_input("power of a number", {"number": 2, "mode": "fast"}) is None
 
 
@@ -208,6 +213,7 @@ def test_a_noun_takes_the_values_in() -> None:
         ({"a": 12, "b": 18, "op": "gcd"}, "the greatest common divisor of 12 and 18"),
         ({"x": 9, "function": "sqrt"}, "the square root of 9"),
         ({"data": [3], "operation": "mean"}, None),
+        ({"data": [3, 4], "operation": "mean", "decimals": 2}, None),
         ({"data": [3, 4], "operation": "sqrt"}, None),
         ({"data": [3, 4], "operation": "kurtosis"}, None),
         ({"text": "two words", "operation": "sum"}, None),
