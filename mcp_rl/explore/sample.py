@@ -179,7 +179,8 @@ class Sampler:
 
     def _amount(self, schema: dict[str, Any], slot: str, kind: str, random: random.Random) -> float | None:
         """Return a number that suits the parameter's name and its bounds, or None."""
-        if "multipleOf" in schema or random.random() > _AS_MEANT:
+        known = plausible.amounts(parameter_of(slot)) is not None
+        if not known or "multipleOf" in schema or random.random() > _AS_MEANT:
             return None
         found, hinted = plausible.amount(parameter_of(slot), random, whole=kind == "integer"), self._pool.bounds(slot)
         low, high = _bounds(schema)
