@@ -65,7 +65,6 @@ def _task(one: Reckoning, guess: float, twice: Twice, random: random.Random) -> 
         verifier = Verifier(kind="parts", expected=one.answer.value, options={"others": list(one.others)})
     texts = [text for call in one.calls if (text := twice[call]) is not None]
     wrong = [("", calls), (REFUSAL, calls), (said, ()), *((word, calls) for word in _CONSTANTS)]
-    wrong += [("\n".join(texts), calls)] * (len(texts) > 1)
     right = [said, f"The answer is {said}.", *say_otherwise(one.answer, random)]
     if not all(accepted(verifier, words, calls) for words in right):
         return None
