@@ -81,7 +81,7 @@ def computes(tool: Tool) -> bool:
     """Return whether a tool called "add" or "log" computes: it takes numbers alone, called like those of a sum or a
     logarithm, or says nothing of what it takes; or its name or its description says that it adds numbers."""
     words = words_of(tool.name.rpartition(BETWEEN)[2])
-    if _ADDS_TERMS.match(tool.description or ""):
+    if re.search(r"\b(?:add|sum)\b", words) and _ADDS_TERMS.match(tool.description or ""):
         return True
     properties = tool.input_schema.get("properties")
     parts = properties if isinstance(properties, dict) else {}

@@ -43,6 +43,7 @@ thread that answers pings is slow for as long as a call takes."""
 _AFTERWARDS = 0.2
 """Seconds in which a server ends that answers a call before it does."""
 _OPENINGS = 3
+"""Times that a place is opened to find a server that answers: a silent one is given up after ten seconds."""
 _LATEST = 32
 _MOST_OF_TOOL, _MOST_SUSPECTS = 2, 16
 _UNEXPLAINED = 2

@@ -179,14 +179,11 @@ class Sampler:
 
     def _amount(self, schema: dict[str, Any], slot: str, kind: str, random: random.Random) -> float | None:
         """Return a number that suits the parameter's name and its bounds, or None."""
-        known = plausible.amounts(parameter_of(slot)) is not None
-        if not known or "multipleOf" in schema or random.random() > _AS_MEANT:
+        found = plausible.amount(parameter_of(slot), random, whole=kind == "integer")
+        if found is None or "multipleOf" in schema or random.random() > _AS_MEANT:
             return None
-        found, hinted = plausible.amount(parameter_of(slot), random, whole=kind == "integer"), self._pool.bounds(slot)
-        low, high = _bounds(schema)
-        if found is None or not (max(low, hinted.low) <= found <= min(high, hinted.high)):
-            return None
-        return found
+        (low, high), hinted = _bounds(schema), self._pool.bounds(slot)
+        return found if max(low, hinted.low) <= found <= min(high, hinted.high) else None
 
     def _object(
         self, schema: dict[str, Any], slot: str, depth: int, random: random.Random, optional: bool = True

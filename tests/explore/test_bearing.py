@@ -46,6 +46,7 @@ def test_add_computes_only_where_it_takes_the_numbers_of_a_sum(
         ("delete_estimate", "Calculate what is left, and delete it", Bearing.DESTROYS),
         ("checkin", "Convene a meeting.", Bearing.UNCLEAR),
         ("guest_add", "Add two guests", Bearing.CREATES),
+        ("save_total", "Add two numbers and save the result", Bearing.CREATES),
     ],
 )
 def test_a_description_tells_of_computing_where_a_name_does_not(name: str, description: str, effect: Bearing) -> None:

@@ -132,10 +132,10 @@ def test_float16_gradients_do_not_vanish() -> None:
         base, _ = load_base(TINY)
         learner = make_learner(base.to(dtype), TINY, TrainConfig(epochs=1))  # type: ignore[arg-type]
         looked = Looked(learner.model, learner.config, forward=learner.forward)
-        update(looked, sampled(1.0, size=8), check_sampler=False)
+        update(looked, sampled(1.0, length=120), check_sampler=False)
         found.append(looked.gradient)
     exact, half = found
-    assert float((half - exact).norm() / exact.norm()) < 0.03  # 0.02 here, 0.047 without scaling the loss
+    assert float((half - exact).norm() / exact.norm()) < 0.015  # 0.16 without scaling the loss
 
 
 def test_float16_gradients_of_fine_tuning_do_not_vanish() -> None:

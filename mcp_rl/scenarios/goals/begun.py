@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.goals.phrases import listed
 from mcp_rl.scenarios.goals.words import quoted
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Beginnings:
         found = (files[0], "file") if files else next(iter(needed), None)
         if found is None or found[0] in task.text or (found[0] in self._shown and task.level != "told"):
             return task
-        said = f"The files are {_listed(files)}." if len(files) > 1 else self._sentence(*found)
+        said = (
+            f"The files are {listed([quoted(place) for place in files])}." if len(files) > 1 else self._sentence(*found)
+        )
         return replace(task, text=f"{task.text} {said}")
 
     def _place_of(self, value: str) -> str | None:
@@ -63,10 +66,6 @@ class Beginnings:
                 [f"Everything is in {quoted(place)}.", f"The folder to look in is {quoted(place)}."]
             )
         return f"The {noun} is {quoted(place)}."
-
-
-def _listed(places: Sequence[str]) -> str:
-    return " and ".join([", ".join(map(quoted, places[:-1])), quoted(places[-1])])
 
 
 def _is_file(place: str, parameter: str) -> bool:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.program import ProgramAnswer
+from mcp_rl.scenarios.goals.reckoning import Reckoning
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-    from mcp_rl.scenario import Level
     from mcp_rl.scenarios.goals.twice import ReadingCall
     from mcp_rl.toolserver.tools.listing import Tool
 
@@ -44,19 +44,6 @@ _SHORTEST_FLIGHT, _LONGEST_TALK = 150, 240
 
 
 @dataclass(frozen=True)
-class ClockQuestion:
-    """A question about the clocks of cities, with the calls that answer it and the times that they show."""
-
-    text: str
-    outcome: str
-    level: Level
-    calls: tuple[ReadingCall, ...]
-    shows: tuple[str, ...]
-    answer: ProgramAnswer
-    others: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class ClockTool:
     """A tool that converts a time of day, and its parameters."""
 
@@ -75,14 +62,14 @@ class ClockTool:
         pairs = [("Lima", 555, "Tokyo"), ("Kathmandu", 1205, "Accra")]
         return [(self.call(*one), _clock(_there(*one))) for one in pairs]
 
-    def question(self, draw: random.Random, *, knowledge: bool = True) -> ClockQuestion | None:
+    def question(self, draw: random.Random, *, knowledge: bool = True) -> Reckoning | None:
         """Draw a question; without knowledge one that names time zones, with a time of day as a clock shows it."""
         if not knowledge:
             return self._between_zones(draw)
         makers = [*3 * [self._what_time], self._ahead, *3 * [self._arrival], self._furthest, self._first]
         return draw.choice(makers)(draw)
 
-    def _what_time(self, draw: random.Random) -> ClockQuestion | None:
+    def _what_time(self, draw: random.Random) -> Reckoning | None:
         one, other = draw.sample(list(CITIES), 2)
         at = 5 * draw.randrange(_DAY // 5)
         forms = (
@@ -96,10 +83,10 @@ class ClockTool:
         there = _clock(_there(one, at, other))
         if CITIES[one][1] == CITIES[other][1]:
             return None
-        return ClockQuestion(draw.choice(forms), "clock", "told", (self.call(one, at, other),), (there,),
+        return Reckoning(draw.choice(forms), "clock", "told", (self.call(one, at, other),), (there,),
                              ProgramAnswer(there, "time"))  # fmt: skip
 
-    def _between_zones(self, draw: random.Random) -> ClockQuestion | None:
+    def _between_zones(self, draw: random.Random) -> Reckoning | None:
         one, other = draw.sample(list(CITIES), 2)
         at = 5 * draw.randrange(_DAY // 5)
         if CITIES[one][1] == CITIES[other][1]:
@@ -111,10 +98,10 @@ class ClockTool:
             f"My time zone is {zone}, my brother's is {target}. He calls at {here} my time. What time is it for him?",
             f"What is {here} {zone} in {target} time?",
         )
-        return ClockQuestion(draw.choice(forms), "clock", "told", (self.call(one, at, other),), (there,),
+        return Reckoning(draw.choice(forms), "clock", "told", (self.call(one, at, other),), (there,),
                              ProgramAnswer(there, "time"))  # fmt: skip
 
-    def _ahead(self, draw: random.Random) -> ClockQuestion | None:
+    def _ahead(self, draw: random.Random) -> Reckoning | None:
         one, other = draw.sample(list(CITIES), 2)
         gap = CITIES[other][1] - CITIES[one][1]
         if gap <= 0:
@@ -123,10 +110,10 @@ class ClockTool:
             f"By how many hours are the clocks in {other} ahead of those in {one}?",
             f"How many hours later is it in {other} than in {one}?",
         )
-        return ClockQuestion(draw.choice(forms), "hours ahead", "told", (self.call(one, 0, other),),
+        return Reckoning(draw.choice(forms), "hours ahead", "told", (self.call(one, 0, other),),
                              (_clock(_there(one, 0, other)),), ProgramAnswer(gap / 60, "number"))  # fmt: skip
 
-    def _arrival(self, draw: random.Random) -> ClockQuestion | None:
+    def _arrival(self, draw: random.Random) -> Reckoning | None:
         one, other = draw.sample(list(CITIES), 2)
         at, takes = 5 * draw.randrange(_DAY // 5), 5 * draw.randrange(7, 170)
         if CITIES[one][1] == CITIES[other][1]:
@@ -146,10 +133,10 @@ class ClockTool:
                 f"A talk begins at {begin} in {one} and goes on for {long}. What time is it in {other} when it is over?"
             )
         there = _clock(_there(one, at + takes, other))
-        return ClockQuestion(draw.choice(forms), "arrival", "worked-out", (self.call(one, at, other),),
+        return Reckoning(draw.choice(forms), "arrival", "worked-out", (self.call(one, at, other),),
                              (_clock(_there(one, at, other)),), ProgramAnswer(there, "time"))  # fmt: skip
 
-    def _furthest(self, draw: random.Random) -> ClockQuestion | None:
+    def _furthest(self, draw: random.Random) -> Reckoning | None:
         home, *others = draw.sample(list(CITIES), 4)
         ranked = sorted(others, key=lambda city: CITIES[city][1])
         if CITIES[ranked[-1]][1] == CITIES[ranked[-2]][1] or CITIES[ranked[0]][1] <= CITIES[home][1]:
@@ -161,14 +148,14 @@ class ClockTool:
             f"Seen from {home}, where is it latest in the day: in {first}, in {second} or in {third}? Say also by how "
             "many hours.",
         )
-        return ClockQuestion(
+        return Reckoning(
             draw.choice(forms), "furthest ahead", "worked-out",
             tuple(self.call(home, 0, city) for city in others),
             tuple(_clock(_there(home, 0, city)) for city in others),
             ProgramAnswer([ranked[-1], int(gap) if gap.is_integer() else gap], "pair"), tuple(ranked[:-1]),
         )  # fmt: skip
 
-    def _first(self, draw: random.Random) -> ClockQuestion | None:
+    def _first(self, draw: random.Random) -> Reckoning | None:
         one, other = draw.sample(list(CITIES), 2)
         opens, too = 15 * draw.randrange(28, 44), 15 * draw.randrange(28, 44)
         here, there = opens - CITIES[one][1], too - CITIES[other][1]
@@ -179,7 +166,7 @@ class ClockTool:
             f"On one and the same date, a market in {one} opens at {_spoken(opens, draw)} and one in {other} at "
             f"{_spoken(too, draw)}, each by its own clock. In which city does it open first, and by how many minutes?"
         )
-        return ClockQuestion(
+        return Reckoning(
             text, "opens first", "worked-out", (self.call(one, opens, other),), (_clock(_there(one, opens, other)),),
             ProgramAnswer([first, abs(here - there)], "pair"), (second,),
         )  # fmt: skip

@@ -16,12 +16,12 @@ from mcp_rl.explore.parts import parts_of
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated
 from mcp_rl.rewards.json_values import leaves
-from mcp_rl.scenarios.goals.phrases import counted, is_plural, plural, singular
+from mcp_rl.scenarios.goals.phrases import counted, is_plural, listed, plural, singular
 from mcp_rl.scenarios.goals.values import shown
 from mcp_rl.scenarios.goals.words import are_plain, make_a_noun, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pydantic import JsonValue
 
@@ -236,11 +236,6 @@ def _measured(value: Any, unit: str) -> str:
 def said_value(value: JsonValue) -> str:
     """Return an argument as a request states it."""
     return listed([quoted(item) for item in value]) if isinstance(value, list) else quoted(value)
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return parts with commas, and "and" before the last one."""
-    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), *parts[-1:]])
 
 
 def noun_of_operation(arguments: Mapping[str, Any]) -> str | None:

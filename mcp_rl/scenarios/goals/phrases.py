@@ -66,6 +66,11 @@ def of_another(words: str, inner: str) -> str:
     return f"whose {words} is {inner}"
 
 
+def listed(parts: Sequence[str]) -> str:
+    """Return parts with commas, and "and" before the last one."""
+    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), *parts[-1:]])
+
+
 def joined(said: Sequence[str], *, several: bool, person: bool = False) -> str:
     """Return conditions one after another, clauses last: "tagged 'home' that has 3 words and that mentions 'tea'".
 

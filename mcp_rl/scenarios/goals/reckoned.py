@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from mcp_rl.scenario import Level
-    from mcp_rl.scenarios.goals.clocks import ClockQuestion
     from mcp_rl.scenarios.goals.task import GoalTask
     from mcp_rl.scenarios.goals.twice import ReadingCall, Twice
     from mcp_rl.toolserver.tools.listing import Tool
@@ -108,7 +107,7 @@ class Reckoned:
         clocks = [found for tool in self._tools for found in clocks_of(tool)]
         await self._twice.make([call for found in clocks for call, _ in found.samples()])
         right = [found for found in clocks if all(self._shows(call, clock) for call, clock in found.samples())]
-        return [*makers, *[lambda draw: _of_clock(right[0].question(draw, knowledge=self._knowledge))][: len(right)]]
+        return [*makers, *[lambda draw: right[0].question(draw, knowledge=self._knowledge)][: len(right)]]
 
     def _two_numbers(self) -> Iterator[_TwoNumbers]:
         for tool in self._tools:
@@ -247,12 +246,6 @@ def _answer(told: ToldStory) -> tuple[ProgramAnswer, tuple[str, ...]]:
     gap = max(values) - min(values)
     others = tuple(name for at, name in enumerate(told.names) if at != more)
     return ProgramAnswer([told.names[more], gap], "pair"), others
-
-
-def _of_clock(found: ClockQuestion | None) -> Reckoning | None:
-    if found is None:
-        return None
-    return Reckoning(found.text, found.outcome, found.level, found.calls, found.shows, found.answer, found.others)
 
 
 def _operations(tool: Tool) -> Iterator[_TwoNumbers]:

@@ -29,11 +29,11 @@ class Reckoning:
 
     text: str
     outcome: str
-    """What is asked for: requests with the same one share the answers that a guess may try."""
+    """The kind of question, such as a tool and the part of its result; guesses are counted for each kind."""
     level: Level
     calls: tuple[ReadingCall, ...]
     shows: tuple[float | str, ...]
-    """What each call is expected to show: a number, a time of day such as 15:35, or a text."""
+    """For each call the number, the time of day (15:35) or the whole text that its result must have."""
     answer: ProgramAnswer
     others: tuple[str, ...] = ()
     """For a comparison: the names with the smaller amount."""
