@@ -26,16 +26,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_utils import AttentionInterface
 
-from mcp_rl.inference.bags import BLOCK, Bags
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.products import TILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_rl.inference.cache import KvShape, KvStore, Trunk, Where
+    from mcp_rl.inference.cache import KvShape, KvStore, Trunk
 
 NAME = "mcp_rl_packed"
+BLOCK = 128
+"""Positions of a row whose values are summed in one product."""
 ROWS = 4
 """Fewest rows of a product in attention; with fewer, MKL sums in another order."""
 
@@ -50,7 +51,7 @@ class TokenGroup:
 
     store: KvStore
     start: int
-    """Index of the group's first token; when decoding without `slots` also the index of its first row in the store."""
+    """Index of the group's first token; when decoding also the index of its first row in the store."""
     own: Tensor
     """[N]: place of each token in its row."""
     length: int
@@ -59,11 +60,8 @@ class TokenGroup:
     """An exclusive upper bound of all positions."""
     trunks: list[tuple[Trunk, Tensor | None]]
     """Each trunk with the tokens that attend to it, padded to TILE with the last of them; None: all tokens."""
-    slots: Tensor | None = None
-    """[N]: row of the store of each token, if they attend through `bags`; else None."""
     rows: Tensor | None = None
-    """[R]: rows of the store; None when decoding (token i belongs to row i), for the tokens of a single row, and with
-    `slots`."""
+    """[R]: rows of the store; None when decoding (token i belongs to row i) and for the tokens of a single row."""
     row: int = -1
     """The row of the store, if all tokens are of one."""
     gather: Tensor | None = None
@@ -73,7 +71,6 @@ class TokenGroup:
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
     _trunk_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _buffers: dict[tuple[int, ...], _Buffers] = field(default_factory=dict)
-    _bags: dict[int, Bags] = field(default_factory=dict)
 
     @property
     def stop(self) -> int:
@@ -82,7 +79,7 @@ class TokenGroup:
 
     def reuse(self, before: TokenGroup) -> None:
         """Take over the tensors of a step that is over, of a group with the same rows, length and trunks."""
-        self._buffers, self._bags = before._buffers, before._bags
+        self._buffers = before._buffers
 
     def mask(self, window: int | None) -> Tensor:
         """Mask of the own rows [N, 1, L]: 0 where a token may attend, -inf elsewhere.
@@ -119,14 +116,6 @@ class TokenGroup:
             self._buffers[share, sinks] = _Buffers(self, share, sinks)
         return self._buffers[share, sinks]
 
-    def bags(self, share: int) -> Bags:
-        """Return the embedding bags through which the tokens read their own rows."""
-        assert self.slots is not None
-        bags = self._bags.get(share)
-        if bags is None or bags.capacity != self.store.capacity:
-            bags = self._bags[share] = Bags(self.store, self.slots, self.length, share)
-        return bags
-
     def _narrow(self, window: int | None) -> int | None:
         """Return None for a window that hides nothing."""
         return window if window is not None and window < self.reach else None
@@ -139,13 +128,10 @@ class AttentionPlan:
     store: KvStore
     tokens: int
     """N, without the padding at the end."""
-    where: Where
-    """Destination of the tokens' keys and values."""
+    where: Tensor
+    """Destination of the tokens' keys and values (`KvStore.where`)."""
     groups: list[TokenGroup]
     """All tokens, in order."""
-    wanted: AttentionPlan | None = None
-    """A smaller plan for the last layer, of the tokens whose logits are wanted: no other output of that layer is read.
-    """
     reach: int = field(init=False)
     """An exclusive upper bound of all positions."""
     _out: dict[int, Tensor] = field(default_factory=dict)
@@ -180,7 +166,7 @@ class _Buffers:
         """Scaled queries."""
         self.query = self.padded_query[:, :count].transpose(0, 1)
         """[N, kv_heads, share, d]"""
-        if group.rows is None and group.slots is None:
+        if group.rows is None:
             self.lone = torch.zeros(count, heads, each, shape.head_dim, dtype=shape.dtype, device=shape.device)
             """Queries of decoding, one token for each row of the store."""
             self.lone_weights = torch.zeros(count, heads, each, group.length, dtype=shape.dtype, device=shape.device)
@@ -371,15 +357,11 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 def _own_scores(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return the scores of tokens over their own rows [N, kv_heads, share, L]."""
-    if group.slots is not None:
-        return group.bags(buffers.query.shape[2]).scores(layer, buffers.query)
     return (_decoding_scores if group.rows is None else _given_scores)(group, layer, buffers)
 
 
 def _own_values(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return the weighted values of the tokens' own rows [N, kv_heads, share, d]."""
-    if group.slots is not None:
-        return group.bags(buffers.query.shape[2]).values(layer, buffers.own)
     return (_decoding_values if group.rows is None else _given_values)(group, layer, buffers)
 
 

@@ -22,6 +22,7 @@ from mcp_rl.inference.attention import AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import GROWTH, PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.drafts import LOGITS, MOST, Drafts, Pace
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
+from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.prefill import Piece, forward_all, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
 from mcp_rl.inference.products import TILE
@@ -31,6 +32,7 @@ from mcp_rl.inference.sharing import plan_sharing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from mcp_rl.inference.native.model import NativeForward
     from mcp_rl.inference.policy import Policy
     from mcp_rl.inference.row import Row
 
@@ -90,6 +92,8 @@ class DecodingBatch:
         """Active rows in the order of the tokens of a decoding step."""
         self._groups: list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]] | None = None
         """For each group its first row, one past its last row, and the trunks that its rows attend to."""
+        self._places: TokenPlaces | None = None
+        """Where the tokens of a native decoding step are; None: their rows have changed."""
         self._last: dict[tuple[int, int], TokenGroup] = {}
         """The groups of the last decoding step, by first and one past the last row."""
         self._version = policy.version
@@ -161,6 +165,8 @@ class DecodingBatch:
 
     def _one_more(self) -> list[Row]:
         """Sample one more token for every active row; return those that ended."""
+        if self.policy.native is not None:
+            return self._one_more_natively(self.policy.native)
         if self._groups is None:
             self._groups = self._grouped()
         rows = self._order
@@ -175,6 +181,19 @@ class DecodingBatch:
         for row in rows:
             row.computed += 1
         return self._sample(rows, logits[: len(rows)])
+
+    def _one_more_natively(self, native: NativeForward) -> list[Row]:
+        """Sample one more token for every active row; return those that ended."""
+        if self._places is None:
+            self._order = self.sampled_rows()
+            self._places = TokenPlaces.of([(row.slot, row.start, row.trunk) for row in self._order])
+        rows = self._order
+        tokens = self._places.tokens([row.ids[-1] for row in rows], [len(row.ids) - 1 for row in rows])
+        self._reserve(int(tokens.own.max()) + 1)
+        logits = native.logits(self._store, tokens)
+        for row in rows:
+            row.computed += 1
+        return self._sample(rows, logits)
 
     def _guesses(self) -> dict[Row, list[int]] | None:
         """Return ids that may follow in each active row; None if there are none, or if they would not pay."""
@@ -227,12 +246,9 @@ class DecodingBatch:
         return [row for row in self._slots[: self.active] if row is not None]
 
     def _grouped(self) -> list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]]:
-        """Group the active rows by length. Bags read rows in any order; otherwise rows are moved so that they are
-        sorted, if that pays off."""
+        """Group the active rows by length. They are moved so that they are sorted, if that pays off."""
         device, rows = self.policy.shape.device, self.sampled_rows()
-        if self._store.shape.paged:
-            rows.sort(key=lambda row: row.start - len(row.ids))
-        elif (order := in_order([len(row.ids) - row.start for row in rows])) is not None:
+        if (order := in_order([len(row.ids) - row.start for row in rows])) is not None:
             self._exchange({old: new for new, old in enumerate(order) if new != old})
             rows = self.sampled_rows()
         self._order, lengths = rows, [len(row.ids) - row.start for row in rows]
@@ -247,8 +263,7 @@ class DecodingBatch:
         slots, groups = torch.tensor([row.slot for row in rows], device=last.device), []
         for start, stop, trunks in self._groups or ():
             length = min(round_up(max(own[start:stop]) + 1, PAGE), store.capacity)
-            by_bags = slots[start:stop] if store.shape.paged else None
-            groups.append(group := TokenGroup(store, start, last[start:stop], length, reach, trunks, by_bags))
+            groups.append(group := TokenGroup(store, start, last[start:stop], length, reach, trunks))
             before = self._last.get((start, stop))
             if before is not None and before.length == length and before.trunks is trunks:
                 group.reuse(before)
@@ -271,9 +286,10 @@ class DecodingBatch:
         asked = [row.turn.sampling for row in rows if row.turn is not None]
         temperatures = [sampling.temperature for sampling in asked]
         ids, logprobs = draw(logits, temperatures, uniforms)
-        known = logits[:, : self.policy.vocabulary]
-        top = likeliest(known, temperatures, max(sampling.top_logprobs for sampling in asked))
-        return list(zip(ids, logprobs, top, strict=True))
+        if most := max(sampling.top_logprobs for sampling in asked):
+            top = likeliest(logits, temperatures, min(most, self.policy.vocabulary))
+            return list(zip(ids, logprobs, top, strict=True))
+        return [(token, logprob, []) for token, logprob in zip(ids, logprobs, strict=True)]
 
     def _append(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> bool:
         ended = row.append(token, logprob, top)
@@ -377,7 +393,7 @@ class DecodingBatch:
         holes = [slot for slot in range(self.active, end) if self._slots[slot] not in chosen]
         self._swap([(row.slot, hole) for row, hole in zip([r for r in rows if r.slot >= end], holes, strict=True)])
         self.active = end
-        self._groups = None
+        self._groups = self._places = None
 
     def _retire(self, rows: Sequence[Row]) -> None:
         """Move rows out of the active slots; the last active ones take their places."""
@@ -388,7 +404,7 @@ class DecodingBatch:
         staying = [slot for slot in range(end, self.active) if slot not in leaving]
         self._swap(list(zip(staying, sorted(slot for slot in leaving if slot < end), strict=True)))
         self.active = end
-        self._groups = None
+        self._groups = self._places = None
 
     def _swap(self, pairs: list[tuple[int, int]]) -> None:
         """Exchange the contents of disjoint pairs of slots."""

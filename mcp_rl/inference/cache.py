@@ -39,11 +39,9 @@ class KvShape:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
-
-    @property
-    def paged(self) -> bool:
-        """True if keys are stored in pages [head_dim, PAGE], the form that `bags` reads, else as [PAGE, head_dim]."""
-        return self.device.type == "cpu" and self.dtype == torch.float32
+    paged: bool = False
+    """True if keys are stored in pages [head_dim, PAGE], the form that the native forward pass reads and writes, else
+    as [PAGE, head_dim]."""
 
 
 class KvStore:
@@ -74,7 +72,8 @@ class KvStore:
         ]
         paged = self.rows, s.kv_heads, self.capacity // PAGE, s.head_dim, PAGE
         self._paged: list[Tensor] = [layer[0].view(paged) for layer in data] if s.paged else []
-        self._places: list[Tensor] = [layer.view(-1) for layer in self._paged]
+        self.numbers = data.view(-1).numpy() if s.paged else None
+        """With paged keys, all numbers as one array."""
 
     def _zeros(self, rows: int, capacity: int) -> Tensor:
         s = self.shape
@@ -101,33 +100,17 @@ class KvStore:
             length = min(round_up(stored(row), PAGE), old.shape[4])
             self.data[:, :, row, :, :length] = old[:, :, row, :, :length]
 
-    def write(self, layer: int, where: Where, new: Tensor) -> None:
-        """Store keys and values [2, N, kv_heads, head_dim] of N tokens."""
-        if where.paged is None:
-            self._flat[layer].index_copy_(0, where.lines, new.reshape(-1, self.shape.head_dim))
-        else:
-            self._places[layer].scatter_(0, where.paged, new[0].reshape(-1))
-            self._flat[layer].index_copy_(0, where.lines, new[1].reshape(-1, self.shape.head_dim))
+    def write(self, layer: int, where: Tensor, new: Tensor) -> None:
+        """Store keys and values [2, N, kv_heads, head_dim] of N tokens; keys must not be paged."""
+        self._flat[layer].index_copy_(0, where, new.reshape(-1, self.shape.head_dim))
 
-    def where(self, slots: Tensor, places: Tensor) -> Where:
-        """Return the destination of tokens in these rows, given the position of each in its row."""
+    def where(self, slots: Tensor, places: Tensor) -> Tensor:
+        """Return the destination of tokens in these rows, the same in each layer, given the position of each in its
+        row: the lines of their heads in the flattened keys and values."""
         heads = self.shape.kv_heads
         row = slots[:, None] * heads + torch.arange(heads, device=slots.device)
         lines = (row * self.capacity + places[:, None]).flatten()
-        rest = self.rows * heads * self.capacity
-        if self.shape.paged:
-            first = (lines - lines % PAGE) * self.shape.head_dim + lines % PAGE  # rows are whole pages
-            within = torch.arange(0, self.shape.head_dim * PAGE, PAGE, device=slots.device)
-            return Where(lines + rest, (first[:, None] + within).flatten())
-        return Where(torch.cat((lines, lines + rest)), None)
-
-    def key_pages(self, layer: int) -> Tensor:
-        """Return the keys of all rows by pages: a view [rows * kv_heads * pages * head_dim, PAGE]."""
-        return self._paged[layer].view(-1, PAGE)
-
-    def value_lines(self, layer: int) -> Tensor:
-        """Return the values of all rows: a view [rows * kv_heads * capacity, head_dim]."""
-        return self._lines[layer][1].view(-1, self.shape.head_dim)
+        return torch.cat((lines, lines + self.rows * heads * self.capacity))
 
     def lines(self, layer: int, which: int, start: int, stop: int, length: int) -> Tensor:
         """Return keys (0) or values (1) of adjacent rows: a view [rows * kv_heads, length, head_dim]; keys must not be
@@ -171,16 +154,6 @@ class KvStore:
                 read.append((part, torch.tensor(targets, device=device), copied))
         for part, rows, copied in read:
             part.index_copy_(2, rows, copied)
-
-
-@dataclass(frozen=True)
-class Where:
-    """Destination of the tokens of a forward pass in the store, the same in each layer."""
-
-    lines: Tensor
-    """Line of each token and head in the flattened keys and values; with paged keys, in the values alone."""
-    paged: Tensor | None
-    """With paged keys, the place of each token, head and dimension in the flattened keys."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,14 @@
-"""The engine's own forward pass for models of Llama's shape: Llama, Qwen2 (with it the built-in model) and Qwen3.
+"""The engine's own forward pass for models of Llama's shape: Llama, Qwen2 and Qwen3.
 
-Small models spend most of a decoding step in the wrappers of transformers' layers, not in products. This pass calls the
-kernels directly: one product for queries, keys and values and one for both halves of the feed-forward layer, residuals
-added by the product that makes them, one norm in four operations. It is used in float32 on a CPU, where it
-knows every part and setting of the model (`unknown_part`); other models take transformers' layers.
+It calls torch's and oneDNN's kernels without the wrappers of transformers' layers. It is used in float32 on a CPU,
+where it knows every part and setting of the model (`unknown_part`); other models take transformers' layers, and small
+ones a pass without torch (`native`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,16 +19,11 @@ from transformers.activations import SiLUActivation
 from mcp_rl.inference.attention import AttentionKind, AttentionPlan, attend
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.low_rank import AdaptedLinear
-from mcp_rl.inference.products import linear, packed
-from mcp_rl.inference.sampler import BLOCK
+from mcp_rl.inference.products import linear
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from transformers import PreTrainedModel
 
-JOINED = 64_000_000
-"""Most weights of a model whose layers are joined into one product and packed, which copies them."""
 ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary positions that depend on the position alone, not on the longest sequence."""
 POSITIONS = 1024
@@ -105,32 +99,18 @@ class _Norm:
 
 @dataclass(frozen=True)
 class _Product:
-    """Linear layers that read the same input, as one product x Wᵀ + b + (x Aᵀ) Bᵀ."""
+    """A linear layer, x Wᵀ + b + (x Aᵀ) Bᵀ."""
 
     weight: Tensor
     bias: Tensor | None
     low: tuple[Tensor, Tensor] | None
-    """A [r, in] and Bᵀ [r, out], scaled; those of several layers on the diagonal."""
+    """A [r, in] and Bᵀ [r, out], scaled."""
 
     @staticmethod
-    def of(layers: Sequence[nn.Linear], *, pack: bool = False) -> _Product:
-        biases = None
-        if any(layer.bias is not None for layer in layers):
-            biases = [
-                layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers
-            ]
-        weight = _joined([layer.weight for layer in layers])
-        bias = None if biases is None else _joined(biases)
-        return _Product(packed(weight) if pack else weight, bias, _low_rank(layers))
-
-    def in_blocks(self) -> _Product:
-        """Return the product packed, with further outputs -inf up to a multiple of the sampler's `BLOCK`."""
-        missing = -len(self.weight) % BLOCK
-        if not missing or self.low is not None:
-            return replace(self, weight=packed(self.weight))
-        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
-        weight = F.pad(self.weight, (0, 0, 0, missing))
-        return replace(self, weight=packed(weight), bias=F.pad(bias, (0, missing), value=-torch.inf))
+    def of(layer: Any) -> _Product:
+        delta = getattr(layer, "delta", None)
+        low = None if delta is None else (delta.a, delta.b.t() * delta.scale)
+        return _Product(layer.weight.detach(), None if layer.bias is None else layer.bias.detach(), low)
 
     def __call__(self, x: Tensor) -> Tensor:
         out = linear(x, self.weight, self.bias)
@@ -140,52 +120,13 @@ class _Product:
 
     def add_to(self, total: Tensor, x: Tensor) -> None:
         """Add the product to `total` in place."""
-        total += linear(x, self.weight, self.bias)
-        if self.low is not None:
-            total.addmm_(F.linear(x, self.low[0]), self.low[1])
-
-
-def _joined(tensors: Iterable[Tensor]) -> Tensor:
-    """Return one tensor, without a copy if there is only one."""
-    first, *rest = [tensor.detach() for tensor in tensors]
-    return torch.cat([first, *rest]) if rest else first
-
-
-def _low_rank(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor] | None:
-    deltas = [getattr(layer, "delta", None) for layer in layers]
-    present = [(delta.a, delta.b.t() * delta.scale) for delta in deltas if delta is not None]
-    if not present:
-        return None
-    b = torch.zeros(sum(len(a) for a, _ in present), sum(layer.out_features for layer in layers))
-    row = column = 0
-    for layer, delta in zip(layers, deltas, strict=True):
-        if delta is not None:
-            b[row : row + len(delta.a), column : column + layer.out_features] = delta.b.t() * delta.scale
-            row += len(delta.a)
-        column += layer.out_features
-    return _joined([a for a, _ in present]), b
-
-
-@dataclass(frozen=True)
-class _Products:
-    """Several `_Product`s of one input, their outputs side by side."""
-
-    parts: list[_Product]
-
-    @staticmethod
-    def of(layers: Sequence[nn.Linear], *, join: bool) -> _Products:
-        return _Products([_Product.of(layers, pack=True)] if join else [_Product.of([layer]) for layer in layers])
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if len(self.parts) == 1:
-            return self.parts[0](x)
-        return torch.cat([part(x) for part in self.parts], -1)
+        total += self(x)
 
 
 class _Layer:
     """A decoder layer."""
 
-    def __init__(self, layer: Any, *, join: bool) -> None:
+    def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.index: int = attention.layer_idx
         self.dim: int = attention.head_dim
@@ -194,21 +135,22 @@ class _Layer:
         self.kind = AttentionKind(attention.scaling)
         self.before = _Norm.of(layer.input_layernorm)
         self.after = _Norm.of(layer.post_attention_layernorm)
-        self.inward = _Products.of([attention.q_proj, attention.k_proj, attention.v_proj], join=join)
-        self.outward = _Product.of([attention.o_proj], pack=join)
-        self.gates = _Products.of([mlp.gate_proj, mlp.up_proj], join=join)
-        self.down = _Product.of([mlp.down_proj], pack=join)
+        self.inward = [_Product.of(part) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
+        self.outward = _Product.of(attention.o_proj)
+        self.gate, self.up = _Product.of(mlp.gate_proj), _Product.of(mlp.up_proj)
+        self.down = _Product.of(mlp.down_proj)
         self.by_head: _Norm | None = None
         if hasattr(attention, "q_norm"):
             query, key = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
             gains = [query.gain.expand(self.heads, -1), key.gain.expand(self.shared, -1)]
             self.by_head = _Norm(query.floor, torch.cat(gains))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan, keep: Tensor | None = None) -> Tensor:
-        """Return the output for x [P, width], which may be overwritten, or for its tokens `keep` alone. cos, sin: [P,
-        1, d], the first half of the sines negative."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+        """Return the output for x [P, width], which is overwritten. cos, sin: [P, 1, d], the first half of the sines
+        negative."""
         both = self.heads + self.shared
-        inward = self.inward(self.before(x)).view(len(x), both + self.shared, self.dim)
+        normal = self.before(x)
+        inward = torch.cat([part(normal) for part in self.inward], -1).view(len(x), both + self.shared, self.dim)
         turned = inward[:, :both]
         if self.by_head is not None:
             turned = self.by_head(turned)
@@ -216,13 +158,9 @@ class _Layer:
         query = turned[:, : self.heads].view(len(x), self.shared, -1, self.dim)
         new = torch.stack((turned[:, self.heads :], inward[:, both:]))
         plan.store.write(self.index, plan.where, new[:, : plan.tokens])
-        if keep is not None:
-            assert plan.wanted is not None
-            x, query, plan = x.index_select(0, keep), query.index_select(0, keep), plan.wanted
         self.outward.add_to(x, attend(plan, self.index, query, self.kind).view(len(x), -1))
-        gates = self.gates(self.after(x))
-        width = gates.shape[1] // 2
-        self.down.add_to(x, F.silu(gates[:, :width], inplace=True).mul_(gates[:, width:]))
+        normal = self.after(x)
+        self.down.add_to(x, F.silu(self.gate(normal), inplace=True).mul_(self.up(normal)))
         return x
 
 
@@ -231,36 +169,27 @@ class LlamaForward:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
-        self._join = sum(parameter.numel() for parameter in model.parameters()) <= JOINED
         self._cos = self._sin = torch.empty(0)
         self.renew()
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> LlamaForward | None:
-        """Return the forward pass of a model that is known in all its parts, else None."""
-        return None if unknown_part(model) else cls(model)
 
     @torch.inference_mode()
     def renew(self) -> None:
         """Read the model's parameters and low-rank updates again."""
         inner = self._model.model
-        self._layers = [_Layer(layer, join=self._join) for layer in inner.layers]
+        self._layers = [_Layer(layer) for layer in inner.layers]
         self._norm = _Norm.of(inner.norm)
-        head = _Product.of([self._model.lm_head])
-        self._head = head.in_blocks() if self._join else head
+        self._head = _Product.of(self._model.lm_head)
         self._embeddings = inner.embed_tokens.weight.detach()
 
     def logits(self, ids: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
-        """Forward packed ids [P] at absolute positions [P]; return logits [P or len(keep), vocabulary], or more
-        columns, all -inf, than the vocabulary has ids."""
+        """Forward packed ids [P] at absolute positions [P]; return logits [P or len(keep), vocabulary]."""
         x = self._embeddings.index_select(0, ids)
         if plan.reach > len(self._cos):
             self._rotate(round_up(plan.reach, POSITIONS))
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        for layer in self._layers[:-1]:
+        for layer in self._layers:
             x = layer.forward(x, cos, sin, plan)
-        x = self._layers[-1].forward(x, cos, sin, plan, keep if plan.wanted else None)
-        if keep is not None and plan.wanted is None:
+        if keep is not None:
             x = x.index_select(0, keep)
         return self._head(self._norm(x))
 

@@ -19,13 +19,18 @@ from mcp_rl.errors import EngineError
 from mcp_rl.inference import attention
 from mcp_rl.inference.cache import KvShape
 from mcp_rl.inference.engine import ATTENTION
-from mcp_rl.inference.forward import LlamaForward
+from mcp_rl.inference.forward import LlamaForward, unknown_part
 from mcp_rl.inference.low_rank import AdaptedLinear, LowRank, adapted
+from mcp_rl.inference.native.model import NativeForward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transformers import PreTrainedModel
+
+
+NATIVE = 64_000_000
+"""Most weights of a model that the native forward pass copies."""
 
 
 class Policy:
@@ -37,12 +42,15 @@ class Policy:
         config = self.model.config.get_text_config()
         weight = next(self.model.parameters())
         kv_heads, head_dim = _widest(self.model)
+        known = not unknown_part(self.model)
+        native = known and sum(parameter.numel() for parameter in self.model.parameters()) <= NATIVE
         self.shape = KvShape(
             layers=config.num_hidden_layers,
             kv_heads=kv_heads,
             head_dim=head_dim,
             dtype=weight.dtype,
             device=weight.device,
+            paged=native,
         )
         self.window: int = getattr(config, "max_position_embeddings", None) or 4096
         """Most tokens of an episode: the model's positions."""
@@ -53,8 +61,10 @@ class Policy:
         self._adapted: dict[str, AdaptedLinear] = {}
         unique = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self._tied_to = {name: unique[id(parameter)] for name, parameter in self._base.items()}
-        self.own = LlamaForward.of(self.model)
-        """The engine's own forward pass; None: transformers' layers are called."""
+        self.native = NativeForward(self.model) if native else None
+        """The forward pass without torch, of a small model that is known in all its parts."""
+        self.own = LlamaForward(self.model) if known and not native else None
+        """The engine's own forward pass of larger ones; if both are None, transformers' layers are called."""
 
     @property
     def base(self) -> Mapping[str, Tensor]:
@@ -86,8 +96,9 @@ class Policy:
             if isinstance(weight, LowRank) and (layer := adapted(self.model, name.removesuffix(".weight"))):
                 layer.delta = weight.copy()
                 self._adapted[name] = layer
-        if self.own is not None:
-            self.own.renew()
+        for own in (self.native, self.own):
+            if own is not None:
+                own.renew()
         self.version = version
 
     @property
@@ -124,10 +135,9 @@ class Policy:
         return fingerprint_of(weights)
 
     def logits(self, ids: Tensor, positions: Tensor, plan: attention.AttentionPlan, keep: Tensor | None) -> Tensor:
-        """Forward packed ids [N] at absolute positions [N].
+        """Forward packed ids [N] at absolute positions [N], where there is no native pass.
 
-        Returns logits [N, vocabulary], or [len(keep), vocabulary] for the places `keep` alone; columns beyond the
-        vocabulary, if any, are -inf.
+        Returns logits [N, vocabulary], or [len(keep), vocabulary] for the places `keep` alone.
         """
         if self.own is not None:
             return self.own.logits(ids, positions, plan, keep)

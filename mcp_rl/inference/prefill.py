@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mcp_rl.inference.attention import AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.grouping import given_groups, is_alone, width
+from mcp_rl.inference.native.model import PackedTokens, TokenPlaces
 from mcp_rl.inference.products import TILE
 
 if TYPE_CHECKING:
@@ -105,6 +107,9 @@ def _extent(piece: Piece) -> tuple[int, int, int]:
 
 def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: bool = False) -> Tensor:
     """Return the logits after the last token of each piece, or after `every` token."""
+    if policy.native is not None:
+        ends = np.cumsum([len(piece.ids) for piece in pieces]) - 1
+        return policy.native.logits(store, _packed(pieces), None if every else ends)
     device = policy.shape.device
     total = sum(len(piece.ids) for piece in pieces)
     padding = round_up(total, TILE) - total
@@ -117,8 +122,7 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: 
     shifts = torch.tensor([[piece.slot, piece.position - piece.own] for piece in pieces])
     slots, shift = shifts.repeat_interleave(sizes, 0).t().to(device)
     own = torch.cat([group.own for group in groups])
-    wanted = _wanted(store, pieces) if store.shape.paged and not every else None
-    plan = AttentionPlan(store, total, store.where(slots, own), groups, wanted)
+    plan = AttentionPlan(store, total, store.where(slots, own), groups)
     position = own + shift
     position = torch.cat([position, position.new_zeros(padding)])
     ids = torch.tensor([token for piece in pieces for token in piece.ids] + [0] * padding)
@@ -129,16 +133,12 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: 
     return logits[: len(pieces)]
 
 
-def _wanted(store: KvStore, pieces: Sequence[Piece]) -> AttentionPlan:
-    """Plan the attention of the last token of each piece."""
-    ends = [
-        replace(piece, own=piece.own + len(piece.ids) - 1, position=piece.position + len(piece.ids) - 1, ids=[0])
-        for piece in pieces
-    ]
-    groups = [_group(store, ends[start:stop], start) for start, stop in given_groups([_extent(end) for end in ends])]
-    own = torch.cat([group.own for group in groups])
-    slots = torch.tensor([piece.slot for piece in pieces], device=own.device)
-    return AttentionPlan(store, len(pieces), store.where(slots, own), groups)
+def _packed(pieces: Sequence[Piece]) -> PackedTokens:
+    """Return the tokens of the pieces for the native forward pass."""
+    sizes = [len(piece.ids) for piece in pieces]
+    places = TokenPlaces.of([(piece.slot, piece.position - piece.own, piece.trunk) for piece in pieces]).repeated(sizes)
+    positions = [np.arange(piece.position, piece.position + size) for piece, size in zip(pieces, sizes, strict=True)]
+    return places.tokens([token for piece in pieces for token in piece.ids], np.concatenate(positions))
 
 
 def _blocks(piece: Piece) -> list[Piece]:
@@ -167,8 +167,6 @@ def _group(store: KvStore, pieces: Sequence[Piece], before: int) -> TokenGroup:
     slots = torch.tensor([piece.slot for piece in pieces])
     if rows == 1:
         group.row = pieces[0].slot
-    elif store.shape.paged:
-        group.slots = slots[row]
     else:
         places = round_up(int(sizes.max()), TILE)
         scatter = row * places + place

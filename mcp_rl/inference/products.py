@@ -45,20 +45,11 @@ def first_rows(rows: Tensor, like: Tensor) -> Tensor:
     return rows[: like[..., 0].numel()].view(*like.shape[:-1], rows.shape[-1])
 
 
-def packed(weight: Tensor) -> Tensor:
-    """Return a copy of a weight [out, in] that `linear` reads a tenth faster, where oneDNN computes; else itself."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not has_onednn():
-        return weight
-    copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, TILE * 4)
-    return copy
-
-
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b for x [..., in], weight [out, in] (a view will do, or one `packed`) and bias [out], without a
-    gradient."""
+    """Return x Wᵀ + b for x [..., in], weight [out, in] (a view will do) and bias [out], without a gradient."""
     if x.device.type != "cpu" or not x.dtype == weight.dtype == torch.float32 or not has_onednn():
         return F.linear(x, weight, bias)
-    if not (weight.is_mkldnn or weight.is_contiguous() or weight.t().is_contiguous()):
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):
         weight = weight.contiguous()  # else a reference kernel computes, a hundred times slower
     rows = x if x.dim() == 2 and len(x) <= _FEW else in_tiles(x)
     out = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mcp_rl.inference.native.draws import draw_rows, logprobs_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -44,6 +46,10 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     float32 under softmax(logits / temperature), at temperature 1 for greedy rows.
     """
     device = logits.device
+    if device.type == "cpu":
+        tokens, found = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
+        draw_rows(logits.float().numpy(), np.array(temperatures, float), np.array(uniforms, float), tokens, found)
+        return tokens.tolist(), found.tolist()
     scores = _scores(logits, temperatures)
     probabilities = scores.softmax(-1)
     ids = _inverted(probabilities, torch.tensor(uniforms, dtype=torch.float64)[:, None].to(device))[:, 0]
@@ -84,11 +90,13 @@ def _passed(sizes: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def likeliest(logits: Tensor, temperatures: Sequence[float], most: int) -> list[list[tuple[int, float]]]:
     """Return the `most` most likely tokens of each row in descending order, with log-probabilities as from `draw`."""
-    if not most:
-        return [[] for _ in temperatures]
     scores = _scores(logits, temperatures)
-    ids = scores.topk(min(most, scores.shape[-1])).indices
-    logprobs = _logprobs(scores.softmax(-1), ids)
+    ids = scores.topk(most).indices
+    if logits.device.type == "cpu":
+        logprobs = torch.empty(ids.shape)
+        logprobs_of(logits.float().numpy(), np.array(temperatures, float), ids.numpy(), logprobs.numpy())
+    else:
+        logprobs = _logprobs(scores.softmax(-1), ids)
     return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
 
 

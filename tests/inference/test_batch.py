@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcp_rl.errors import CanaryError
 from mcp_rl.inference import batch as batches
 from mcp_rl.inference import grouping
+from mcp_rl.inference import policy as policies
 from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.drafts import Drafts, Pace
 from mcp_rl.inference.engine import Sampling
@@ -74,8 +75,11 @@ class Always(Pace):
 
 
 @cache
-def policy_of(kind: str) -> Policy:
-    return Policy(tiny_model(kind, window=2048))
+def policy_of(kind: str, *, native: bool = True) -> Policy:
+    with pytest.MonkeyPatch.context() as patched:
+        if not native:
+            patched.setattr(policies, "NATIVE", 0)
+        return Policy(tiny_model(kind, window=2048))
 
 
 def alone(policy: Policy, life: Life) -> Life:
@@ -153,33 +157,44 @@ def random_lives(
 def test_the_probe_detects_batch_dependent_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    policy = policy_of("qwen2")
+    policy = policy_of("qwen2", native=False)
     with monkeypatch.context() as patched:
         patched.setattr(policy, "logits", lambda ids, *rest: Policy.logits(policy, ids, *rest) * (1 + len(ids) / 1e6))
         assert not is_batch_invariant(policy)
+    native = policy_of("qwen2")
+    assert is_batch_invariant(native) and decodes_as_it_prefills(native)
     if torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512":
         assert is_batch_invariant(policy) and decodes_as_it_prefills(policy), "the machine has not changed, so we did"
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 2**32), st.sampled_from(["qwen2", "qwen3", "llama"]), st.sampled_from([8, 90, 400]))
+@pytest.mark.parametrize("native", [True, False])
 @torch.inference_mode()
-def test_episodes_sample_the_same_bits_alone_and_in_a_batch(seed: int, kind: str, long: int) -> None:
-    policy = policy_of(kind)
-    if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
-        pytest.skip("results depend on the batch on this machine, and the engine finds that out")
-    lives, batch = random_lives(policy, seed, rounds=20, long=long, drafts=Likeliest(kind))
-    assert batch.stats.copied_tokens > 0
-    assert 0 < batch.stats.accepted_tokens < batch.stats.guessed_tokens
-    for life in lives:
-        again = alone(policy, life)
-        assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)
+def test_episodes_sample_the_same_bits_alone_and_in_a_batch(native: bool) -> None:
+    accepted = 0
+
+    @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(st.integers(0, 2**32), st.sampled_from(["qwen2", "qwen3", "llama"]), st.sampled_from([8, 90, 400]))
+    def check(seed: int, kind: str, long: int) -> None:
+        nonlocal accepted
+        policy = policy_of(kind, native=native)
+        if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
+            pytest.skip("results depend on the batch on this machine, and the engine finds that out")
+        lives, batch = random_lives(policy, seed, rounds=20, long=long, drafts=Likeliest(kind))
+        assert batch.stats.copied_tokens > 0
+        assert batch.stats.accepted_tokens < batch.stats.guessed_tokens
+        accepted += batch.stats.accepted_tokens
+        for life in lives:
+            again = alone(policy, life)
+            assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)
+
+    check()
+    assert accepted > 0
 
 
 @torch.inference_mode()
 def test_groups_and_their_order_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are sorted and grouped at every chance, then each episode is played in other groups."""
-    policy = policy_of("qwen2")
+    policy = policy_of("qwen2", native=False)
     if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
         pytest.skip("results depend on the batch on this machine, and the engine finds that out")
     seen: list[int] = []
@@ -212,10 +227,13 @@ def test_groups_cover_all_rows_and_cost_less() -> None:
     assert grouping.given_groups(pieces) == [(0, 2), (2, 3), (3, 4), (4, 6)]
 
 
+@pytest.mark.parametrize("native", [True, False])
 @torch.inference_mode()
-def test_rows_grow_under_a_group_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_grow_under_a_group_that_stays(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long row outgrows the store while a short one of another group goes on as before."""
     monkeypatch.setattr(grouping, "GROUP", 1)
+    if not native:
+        monkeypatch.setattr(policies, "NATIVE", 0)
     model = tiny_model(window=512)
     batch = DecodingBatch(Policy(model), frozenset(), 2)
     rows = [Row(i, Draws(i), ids=[(i + 7 * k) % STOP for k in range(length)]) for i, length in enumerate((120, 20))]

@@ -1,7 +1,7 @@
 """The engine's own forward pass computes what transformers' layers compute, or is not used."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -17,9 +17,11 @@ from transformers import (
 )
 
 from mcp_rl.inference import forward
+from mcp_rl.inference import policy as policies
+from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import Policy
-from tests.inference.models import tiny_model
+from mcp_rl.inference.row import Row
 from tests.inference.test_batch import random_lives
 
 SIZES = {
@@ -95,27 +97,6 @@ REFUSED: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
 }
 
 
-@dataclass
-class Both:
-    """Computes each forward pass both ways."""
-
-    policy: Policy
-    differences: list[float] = field(default_factory=list)
-    decoded: int = 0
-
-    def logits(self, ids: Any, positions: Any, plan: Any, keep: Any) -> Any:
-        own, self.policy.own = self.policy.own, None
-        assert own is not None
-        wanted = Policy.logits(self.policy, ids, positions, plan, keep)
-        self.policy.own = own
-        found = Policy.logits(self.policy, ids, positions, plan, keep)
-        count = plan.tokens if keep is None else plan.wanted.tokens if plan.wanted else len(keep)
-        assert (found[:, wanted.shape[1] :] == -torch.inf).all()
-        self.differences.append((wanted - found[:, : wanted.shape[1]])[:count].abs().max().item())
-        self.decoded += keep is None
-        return found
-
-
 def randomised(model: PreTrainedModel) -> PreTrainedModel:
     """Give norms and biases weights that matter; logits stay below 10."""
     with torch.no_grad():
@@ -127,18 +108,28 @@ def randomised(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("joined", [True, False], ids=["joined", "apart"])
+def reference(model: PreTrainedModel, weights: dict[str, torch.Tensor | LowRank]) -> PreTrainedModel:
+    """Return transformers' model with a policy's weights."""
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, weight in weights.items():
+            parameter = changed.get_parameter(name)
+            parameter.copy_(
+                weight if isinstance(weight, torch.Tensor) else parameter + weight.scale * weight.b @ weight.a
+            )
+    return changed.eval()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "torch"])
 @pytest.mark.parametrize("kind", list(SAME))
-def test_logits_are_those_of_transformers(kind: str, joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_are_those_of_transformers(kind: str, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In prompts and in decoding, alone and in batches, with and without trunks, and after other weights are loaded."""
-    if not joined:
-        monkeypatch.setattr(forward, "JOINED", 0)
+    if not native:
+        monkeypatch.setattr(policies, "NATIVE", 0)
     torch.manual_seed(0)
     model = randomised(SAME[kind]())
     policy = Policy(model)
-    assert policy.own is not None, forward.unknown_part(policy.model)
-    both = Both(policy)
-    monkeypatch.setattr(policy, "logits", both.logits)
+    assert (policy.native is not None, policy.own is not None) == (native, not native)
     layer = model.model.layers[0]
     full: dict[str, torch.Tensor | LowRank] = {
         "model.norm.weight": torch.rand(48),
@@ -151,29 +142,28 @@ def test_logits_are_those_of_transformers(kind: str, joined: bool, monkeypatch: 
         for name, linear in layer.named_modules()
         if isinstance(linear, torch.nn.Linear) and "up_proj" not in name
     }
+    drawn, differences = DecodingBatch._draw, []
+
+    def compared(self: DecodingBatch, rows: Sequence[Row], logits: torch.Tensor, uniforms: Sequence[float]) -> Any:
+        for row, found in zip(rows, logits, strict=True):
+            wanted = right(torch.tensor([row.ids])).logits[0, -1]
+            assert (found[len(wanted) :] == -torch.inf).all()
+            differences.append((wanted - found[: len(wanted)]).abs().max().item())
+        return drawn(self, rows, logits, uniforms)
+
+    monkeypatch.setattr(DecodingBatch, "_draw", compared)
     with torch.inference_mode():
         for version, weights in enumerate([{}, full, low, {}]):
+            right = reference(model, weights)
             policy.load(weights, version)
             random_lives(policy, version, rounds=4, long=150)
-    assert both.decoded > 10 and len(both.differences) > 2 * both.decoded - len(both.differences)
-    assert max(both.differences) < 1e-5
+    assert len(differences) > 60
+    assert max(differences) < 1e-5
 
 
 @pytest.mark.parametrize("kind", list(REFUSED))
 def test_what_it_does_not_know_takes_transformers_layers(kind: str) -> None:
     make, reason = REFUSED[kind]
     policy = Policy(make())
-    assert policy.own is None
+    assert policy.native is None and policy.own is None
     assert reason in forward.unknown_part(policy.model)
-
-
-def test_it_follows_the_policy() -> None:
-    """Joined copies of weights are made again with each version, and given up with it."""
-    policy = Policy(tiny_model())
-    assert policy.own is not None
-    before = policy.own._layers[0].inward.parts[0].weight.to_dense()
-    name = "model.layers.0.self_attn.k_proj.weight"
-    policy.load({name: torch.ones(24, 48)}, 1)
-    assert policy.own._layers[0].inward.parts[0].weight.to_dense()[48:72].eq(1).all()
-    policy.load({}, 2)
-    assert torch.equal(policy.own._layers[0].inward.parts[0].weight.to_dense(), before)

@@ -467,6 +467,7 @@ async def test_the_event_loop_stays_live_while_the_engine_samples() -> None:
 
     async with LocalEngine(tiny_model(), stop_token_ids=[]) as engine, anyio.create_task_group() as group:
         group.start_soon(heartbeat)
-        await play(engine, 1, [prompt()], Sampling(max_tokens=200))
+        for seed in range(10):
+            await play(engine, seed, [prompt()], Sampling(max_tokens=200))
         group.cancel_scope.cancel()
     assert beats > 10

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from mcp_rl.inference import products
-from mcp_rl.inference.products import has_onednn, linear, packed
+from mcp_rl.inference.products import has_onednn, linear
 
 SHAPES = [(128, 768), (384, 128), (128, 4605), (24, 72), (2000, 32)]
 
@@ -15,7 +15,7 @@ def test_it_is_torchs_within_rounding(inputs: int, outputs: int) -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(3, 16, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
     exact = F.linear(x.double(), weight.double(), bias.double())
-    forms = weight, weight.T.contiguous().T, packed(weight)
+    forms = weight, weight.T.contiguous().T
     for ours in (*(linear(x, form, bias) for form in forms), linear(x, weight) + bias):
         assert torch.allclose(ours.double(), exact, atol=1e-5 * inputs**0.5)
 
@@ -32,10 +32,9 @@ def test_a_weight_with_gaps_between_its_rows_is_right_too() -> None:
 def test_a_row_has_the_same_bits_among_any_number_of_rows(inputs: int, outputs: int) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(512, inputs), torch.randn(outputs, inputs)
-    for form in (weight, packed(weight)):
-        whole = linear(x, form)
-        for rows in (16, 32, 48, 80, 112, 256, 304):
-            assert torch.equal(linear(x[:rows].clone(), form), whole[:rows])
+    whole = linear(x, weight)
+    for rows in (16, 32, 48, 80, 112, 256, 304):
+        assert torch.equal(linear(x[:rows].clone(), weight), whole[:rows])
 
 
 @pytest.mark.parametrize(("dtype", "processor"), [(torch.float64, "AVX512"), (torch.float32, "AVX2")])

@@ -1,0 +1,95 @@
+"""How functions are compiled, and the records that they share."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numba import njit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NONE = -1
+"""The place of what is not there."""
+INWARD, OUTWARD, GATES, DOWN = range(4)
+"""A layer's products: queries, keys and values; attention's output; both halves of the feed-forward layer; its output.
+"""
+BEFORE, AFTER, QUERY, KEY = range(4)
+"""A layer's norms: before attention, before the feed-forward layer, of a query and of a key."""
+WEIGHT, BIAS, INPUTS, OUTPUTS, LOW_A, LOW_B, RANK = range(7)
+"""What is known of a product: where its numbers begin, and its sizes; outputs and rank are multiples of `PANEL`."""
+
+
+class Weights(NamedTuple):
+    """A model."""
+
+    numbers: Any
+    """All weights, one behind the other."""
+    products: Any
+    """[layers, 4, 7]"""
+    norms: Any
+    """[layers, 4]: where each begins."""
+    head: Any
+    """[8]: the last norm, and the product of the logits."""
+    embeddings: Any
+    """[vocabulary, hidden size]"""
+    heads: int
+    shared: int
+    """Heads of keys and values."""
+    dim: int
+    """Width of a head."""
+    scaling: Any
+    """Of scores."""
+    floor: Any
+    """Of the mean squares in norms."""
+
+
+class Rotations(NamedTuple):
+    """Cosines and sines of positions, each [positions, width of a head]; the first half of the sines is negative."""
+
+    cos: Any
+    sin: Any
+
+
+class Cache(NamedTuple):
+    """Keys and values: `KvStore.numbers` and its sizes."""
+
+    numbers: Any
+    rows: int
+    capacity: int
+    trunks: Any
+    """[trunks, 3]: the address of a trunk's keys and values, its capacity and its length."""
+
+
+class TokenArrays(NamedTuple):
+    """Tokens of a forward pass, one entry for each."""
+
+    ids: Any
+    positions: Any
+    slots: Any
+    """The row of the cache."""
+    own: Any
+    """The place in the row."""
+    trunk_of: Any
+    """The trunk that it attends to, or `NONE`."""
+
+
+def _digest() -> str:
+    """Return a hash of all code here: Numba sees only changes of the file of a function, not of what it calls."""
+    folder = Path(__file__).parent
+    files = [*sorted(folder.glob("*.py")), folder.parent / "cache.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+DIGEST = _digest()
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Return the function, compiled when it is first called; its code is kept on disk if a folder can be written."""
+    function.__qualname__ += f"_{DIGEST}"  # a part of the file's name
+    try:
+        return njit(function, nogil=True, cache=True, error_model="numpy")
+    except RuntimeError:
+        return njit(function, nogil=True, error_model="numpy")

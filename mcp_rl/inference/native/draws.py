@@ -1,0 +1,84 @@
+"""Draw tokens from logits on the CPU, in one compiled function."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcp_rl.inference.native.attending import LOWEST
+from mcp_rl.inference.native.compiling import compiled
+from mcp_rl.inference.native.vectors import BLOCK, exponentials, largest, start
+
+SMALLEST = float(np.log(np.finfo(np.float32).tiny))
+"""The log-probability of tokens that are less likely than float32's smallest normal number."""
+
+
+@compiled
+def _line(logits, temperature, room):
+    """Return logits / temperature, as they are at temperature 0, with -inf up to a whole block. room: as much."""
+    count = len(logits)
+    if count == len(room) and (temperature == 0 or temperature == 1):
+        return logits
+    room[:count] = logits
+    room[count:] = LOWEST
+    if temperature != 0:
+        room /= np.float32(temperature)
+    return room
+
+
+@compiled
+def _powers(line, powers, sums):
+    """Write exp(line - its largest) and the sums of its blocks; return the largest, and the sum of all."""
+    top = largest(start(line), len(sums))
+    exponentials(start(line), len(sums), top, start(powers), start(sums))
+    total = 0.0
+    for block in range(len(sums)):
+        total += sums[block]
+    return top, total
+
+
+@compiled
+def draw_rows(logits, temperatures, uniforms, ids, logprobs):
+    """Draw a token for each row of logits [N, V] by inverting the cumulative distribution.
+
+    temperatures, uniforms: [N]; temperature 0 takes the first of the likeliest. Writes ids [N] and their natural-log
+    probabilities under softmax(logits / temperature), at temperature 1 for greedy rows, to logprobs [N].
+    """
+    count = logits.shape[1]
+    blocks = -(-count // BLOCK)
+    room, powers = np.empty(blocks * BLOCK, np.float32), np.empty(blocks * BLOCK, np.float32)
+    sums = np.empty(blocks, np.float32)
+    for row in range(len(logits)):
+        line = _line(logits[row], temperatures[row], room)
+        top, total = _powers(line, powers, sums)
+        chosen = 0
+        if temperatures[row] == 0:
+            while chosen < count - 1 and line[chosen] != top:
+                chosen += 1
+        else:
+            left, block = uniforms[row] * total, 0
+            while block < blocks - 1 and left >= sums[block]:
+                left -= sums[block]
+                block += 1
+            while block > 0 and not sums[block] > 0:  # sums are rounded: back to what can be drawn
+                block -= 1
+            for token in range(block * BLOCK, min((block + 1) * BLOCK, count)):
+                if powers[token] > 0:
+                    chosen = token
+                    left -= powers[token]
+                    if left < 0:
+                        break
+        ids[row] = chosen
+        logprobs[row] = max((line[chosen] - top) - np.log(total), SMALLEST)
+
+
+@compiled
+def logprobs_of(logits, temperatures, ids, logprobs):
+    """Write the log-probabilities of tokens ids [N, n], as `draw_rows` would, to logprobs [N, n]."""
+    blocks = -(-logits.shape[1] // BLOCK)
+    room, powers = np.empty(blocks * BLOCK, np.float32), np.empty(blocks * BLOCK, np.float32)
+    sums = np.empty(blocks, np.float32)
+    for row in range(len(logits)):
+        line = _line(logits[row], temperatures[row], room)
+        top, total = _powers(line, powers, sums)
+        for place in range(ids.shape[1]):
+            logprobs[row, place] = max((line[ids[row, place]] - top) - np.log(total), SMALLEST)

@@ -1,0 +1,81 @@
+"""Products, norms and rotations of the native forward pass. Lines of numbers are a pointer and the step to the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, compiled
+from mcp_rl.inference.native.vectors import (
+    PANEL,
+    added,
+    at,
+    scaled,
+    square_sum,
+    start,
+    tile_of_1,
+    tile_of_2,
+    tile_of_4,
+    tile_of_6,
+)
+
+
+@compiled
+def panels(weights, sizes, x, rows, base, out):
+    """Write base + x W to out [rows, outputs]. x: a pointer to [rows, inputs]; weights: [outputs / PANEL, inputs,
+    PANEL]; sizes: inputs and outputs."""
+    inputs, outputs = sizes
+    (base, base_step), (out, out_step) = base, out
+    for panel in range(0, outputs, PANEL):
+        weight, first, target = at(weights, panel * inputs), at(base, panel), at(out, panel)
+        row = 0
+        while row < rows:
+            line, begin, end = at(x, row * inputs), at(first, row * base_step), at(target, row * out_step)
+            if row + 6 <= rows:
+                tile_of_6(line, weight, inputs, begin, base_step, end, out_step)
+                row += 6
+            elif row + 4 <= rows:
+                tile_of_4(line, weight, inputs, begin, base_step, end, out_step)
+                row += 4
+            elif row + 2 <= rows:
+                tile_of_2(line, weight, inputs, begin, base_step, end, out_step)
+                row += 2
+            else:
+                tile_of_1(line, weight, inputs, begin, base_step, end, out_step)
+                row += 1
+
+
+@compiled
+def product(numbers, kind, x, rows, out, add):
+    """Write x W + b + (x A) B to out [rows, outputs], or `add` it. kind: what is known of the product; x: a pointer to
+    [rows, inputs]."""
+    inputs, outputs, rank = kind[INPUTS], kind[OUTPUTS], kind[RANK]
+    bias, weight = at(start(numbers), kind[BIAS]), at(start(numbers), kind[WEIGHT])
+    if add:
+        for row in range(rows):
+            added(bias, outputs // PANEL, at(out[0], row * out[1]))
+        panels(weight, (inputs, outputs), x, rows, out, out)
+    else:
+        panels(weight, (inputs, outputs), x, rows, (bias, np.int64(0)), out)
+    if rank > 0:
+        narrow = np.zeros(rows * rank, np.float32)
+        low = start(narrow), rank
+        panels(at(start(numbers), kind[LOW_A]), (inputs, rank), x, rows, low, low)
+        panels(at(start(numbers), kind[LOW_B]), (rank, outputs), start(narrow), rows, out, out)
+
+
+@compiled
+def normalised(x, gain, count, floor, out):
+    """Write x gain / sqrt(mean(x²) + floor) to out (Zhang and Sennrich, 2019). Pointers."""
+    factor = np.float32(1) / np.sqrt(square_sum(x, count) / np.float32(count) + floor)
+    scaled(x, gain, factor, count, out)
+
+
+@compiled
+def turned(line, begin, turn, scaling, out, target):
+    """Write a head's numbers, turned to their position by cosines and sines and scaled, to a place of out."""
+    cos, sin = turn
+    half = len(cos) // 2
+    for place in range(half):
+        low, high = line[begin + place], line[begin + half + place]
+        out[target + place] = (low * cos[place] + high * sin[place]) * scaling
+        out[target + half + place] = (high * cos[half + place] + low * sin[half + place]) * scaling

@@ -1,0 +1,232 @@
+"""The weights of a model in the form that the native forward pass reads."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mcp_rl.inference.cache import round_up
+from mcp_rl.inference.native.compiling import NONE, OUTPUTS, Cache, Rotations, TokenArrays, Weights
+from mcp_rl.inference.native.forward import forward
+from mcp_rl.inference.native.vectors import BLOCK, PANEL, WIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from mcp_rl.inference.cache import KvStore, Trunk
+
+WORK = 1 << 24
+"""Tokens times weights that are worth a thread: a sixth of a millisecond."""
+POSITIONS = 1024
+"""Positions by which the table of rotations grows."""
+SIZES = 7
+"""Numbers known of a product (`compiling`)."""
+
+
+class _Numbers:
+    """Tensors one behind the other, and where each begins."""
+
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []
+        self.length = 0
+
+    def add(self, tensor: Tensor) -> int:
+        begin = self.length
+        self.parts.append(tensor.detach().reshape(-1))
+        self.length += tensor.numel()
+        return begin
+
+    def panels(self, weight: Tensor) -> int:
+        """Add a weight [outputs, inputs] as [outputs / PANEL, inputs, PANEL], with outputs of 0 up to a whole panel."""
+        weight = _padded(weight.detach(), PANEL)
+        return self.add(weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2))
+
+    def product(self, layers: Sequence[Any], *, unit: int = PANEL, inputs: int = 0, fill: float = 0.0) -> list[int]:
+        """Add linear layers of one input as one product; return its columns.
+
+        unit: the outputs of each layer are rounded up to a multiple of it. inputs: how many the product gets; the last
+        ones are 0. fill: the bias of outputs that no layer has.
+        """
+        missing = max(inputs - layers[0].in_features, 0)
+        weight = torch.cat([_padded(F.pad(layer.weight.detach(), (0, missing)), unit) for layer in layers])
+        biases = []
+        for layer in layers:
+            bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+            biases.append(_padded(bias, unit, fill))
+        bias = _padded(torch.cat(biases), PANEL, fill)
+        place, place_of_bias = self.panels(weight), self.add(bias)
+        deltas = [getattr(layer, "delta", None) for layer in layers]
+        low_a = low_b = NONE
+        rank = sum(len(delta.a) for delta in deltas if delta is not None)
+        if rank:
+            low_a = self.panels(torch.cat([F.pad(delta.a, (0, missing)) for delta in deltas if delta is not None]))
+            b = weight.new_zeros(len(bias), round_up(rank, PANEL))
+            row = column = 0
+            for layer, delta in zip(layers, deltas, strict=True):
+                if delta is not None:
+                    b[row : row + layer.out_features, column : column + len(delta.a)] = delta.b * delta.scale
+                    column += len(delta.a)
+                row += round_up(layer.out_features, unit)
+            low_b = self.panels(b)
+        return [place, place_of_bias, weight.shape[1], len(bias), low_a, low_b, round_up(rank, PANEL)]
+
+    def joined(self) -> Any:
+        return torch.cat(self.parts).float().numpy()
+
+
+def _padded(tensor: Tensor, unit: int, fill: float = 0.0) -> Tensor:
+    """Return a tensor with entries `fill` up to a multiple of `unit` in its first dimension."""
+    missing = -len(tensor) % unit
+    return F.pad(tensor, (*[0, 0] * (tensor.dim() - 1), 0, missing), value=fill) if missing else tensor
+
+
+@dataclass(frozen=True)
+class TokenPlaces:
+    """Where packed tokens are: int64 arrays with one entry for each."""
+
+    slots: Any
+    """The row of the store."""
+    starts: Any
+    """The position at which the row begins."""
+    trunk_of: Any
+    """The place in `trunks` of the trunk that the token attends to, or `NONE`."""
+    trunks: list[Trunk]
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, int, Trunk | None]]) -> TokenPlaces:
+        """Return the places of one token in each row, given its slot, its start and its trunk."""
+        slots, starts, trunks = zip(*rows, strict=True)
+        known = {trunk: place for place, trunk in enumerate(dict.fromkeys(t for t in trunks if t is not None))}
+        trunk_of = [NONE if trunk is None else known[trunk] for trunk in trunks]
+        return TokenPlaces(np.array(slots), np.array(starts), np.array(trunk_of), list(known))
+
+    def repeated(self, counts: Sequence[int]) -> TokenPlaces:
+        """Return the places of so many tokens in each row."""
+        slots, starts, trunk_of = (np.repeat(each, counts) for each in (self.slots, self.starts, self.trunk_of))
+        return TokenPlaces(slots, starts, trunk_of, self.trunks)
+
+    def tokens(self, ids: Sequence[int], positions: Any) -> PackedTokens:
+        """Return tokens at absolute positions."""
+        positions = np.asarray(positions)
+        return PackedTokens(np.array(ids), positions, positions - self.starts, self)
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """TokenArrays tokens of a forward pass: int64 arrays with one entry for each."""
+
+    ids: Any
+    positions: Any
+    own: Any
+    """The place in the row."""
+    at: TokenPlaces
+
+
+class NativeForward:
+    """Computes what a model of Llama's shape computes, within the rounding of float32, from a copy of its weights."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model: Any = model
+        self.dim: int = self._model.model.layers[0].self_attn.head_dim
+        self._weights: Weights
+        self._rotations = Rotations(*np.empty((2, 0, self.dim), np.float32))
+        self._threads = ThreadPoolExecutor(thread_name_prefix="mcp-rl-forward")
+        self.renew()
+
+    @torch.inference_mode()
+    def renew(self) -> None:
+        """Read the model's parameters and low-rank updates again."""
+        numbers, products, norms = _Numbers(), [], []
+        inner = self._model.model
+        for layer in inner.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            wide = round_up(mlp.gate_proj.out_features, WIDE)
+            products += [
+                numbers.product([attention.q_proj, attention.k_proj, attention.v_proj], unit=1),
+                numbers.product([attention.o_proj]),
+                numbers.product([mlp.gate_proj, mlp.up_proj], unit=WIDE),
+                numbers.product([mlp.down_proj], inputs=wide),
+            ]
+            of_heads = [attention.q_norm, attention.k_norm] if hasattr(attention, "q_norm") else []
+            found = [numbers.add(norm.weight) for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+            found += [numbers.add(norm.weight) for norm in of_heads] or [NONE, NONE]
+            norms.append(found)
+        head = [numbers.add(inner.norm.weight)]
+        head += numbers.product([self._model.lm_head], unit=BLOCK, fill=-torch.inf)
+        attention = inner.layers[0].self_attn
+        self._weights = Weights(
+            numbers=numbers.joined(),
+            products=np.array(products).reshape(len(norms), 4, SIZES),
+            norms=np.array(norms),
+            head=np.array(head),
+            embeddings=inner.embed_tokens.weight.detach().numpy(),
+            heads=attention.q_proj.out_features // self.dim,
+            shared=attention.k_proj.out_features // self.dim,
+            dim=self.dim,
+            scaling=np.float32(attention.scaling),
+            floor=np.float32(inner.norm.variance_epsilon),
+        )
+
+    def logits(self, store: KvStore, tokens: PackedTokens, keep: Any = None) -> Tensor:
+        """Forward tokens and store their keys and values; return the logits after those in the places `keep`, or after
+        all: [len(keep), vocabulary], or more columns, all -inf, than the vocabulary has ids.
+
+        Raises IndexError for an id that the vocabulary lacks.
+        """
+        places, weights = tokens.at, self._weights
+        for name, numbers, end in (
+            ("id", tokens.ids, len(weights.embeddings)),
+            ("place", tokens.own, store.capacity),
+            ("row", places.slots, store.rows),
+        ):
+            if (lowest := numbers.min()) < 0 or (highest := numbers.max()) >= end:
+                raise IndexError(f"{name} {lowest if lowest < 0 else highest} is not in range({end})")
+        if (reach := int(tokens.positions.max()) + 1) > len(self._rotations.cos):
+            self._rotate(round_up(reach, POSITIONS))
+        keep = np.arange(len(tokens.ids)) if keep is None else keep
+        trunks = [(trunk.store.data.data_ptr(), trunk.store.capacity, trunk.length) for trunk in places.trunks]
+        table = np.array(trunks, np.int64).reshape(-1, 3)
+        cache = Cache(store.numbers, store.rows, store.capacity, table)
+        whole = TokenArrays(tokens.ids, tokens.positions, places.slots, tokens.own, places.trunk_of)
+        out = np.empty((len(keep), weights.head[1 + OUTPUTS]), np.float32)
+
+        def compute(begin: int, end: int) -> None:
+            packed, wanted = (
+                TokenArrays(*(part[begin:end] for part in whole)),
+                slice(*np.searchsorted(keep, (begin, end))),
+            )
+            forward(weights, self._rotations, cache, packed, keep[wanted] - begin, out[wanted])
+
+        first, *others = self._parts(places.slots)
+        running = [self._threads.submit(compute, *part) for part in others]
+        compute(*first)
+        for future in running:
+            future.result()
+        return torch.from_numpy(out)
+
+    def _parts(self, slots: Any) -> list[tuple[int, int]]:
+        """Split tokens for torch's number of threads, but no row and no small work: first and one past the last."""
+        most = min(torch.get_num_threads(), len(slots) * len(self._weights.numbers) // WORK)
+        if most < 2:
+            return [(0, len(slots))]
+        bounds = np.append(np.flatnonzero(np.diff(slots)) + 1, len(slots))
+        wanted = np.searchsorted(bounds, len(slots) * np.arange(1, most + 1) // most)
+        ends = [0, *np.unique(bounds[wanted]).tolist()]
+        return list(itertools.pairwise(ends))
+
+    def _rotate(self, count: int) -> None:
+        """Tabulate the rotations of so many positions [count, width of a head]."""
+        embeddings = self._model.model.embed_tokens.weight
+        cos, sin = self._model.model.rotary_emb(embeddings, torch.arange(count)[None])
+        half = self.dim // 2
+        sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
+        self._rotations = Rotations(cos[0].contiguous().numpy(), sin.numpy())

@@ -1,0 +1,395 @@
+"""The innermost loops of the native forward pass, written as LLVM vector operations that Numba compiles.
+
+Numba's own loops are vectorised only where LLVM can prove that arrays do not overlap, and keep no sums in registers
+across loops. Each function here takes pointers to float32, from `at`, and reads and writes exactly what its docstring
+says. All sums have a fixed order that depends on the lengths alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FLOAT = ir.FloatType()
+INDEX = ir.IntType(64)
+POINTER, PLACES = types.CPointer(types.float32), types.CPointer(types.int64)
+LANES = 16 if "+avx512f" in (config.CPU_FEATURES or binding.get_host_cpu_features().flatten()) else 8
+"""Numbers in a register, or in two where they hold four."""
+PANEL = 64 if LANES == 16 else 16
+"""Outputs of a linear layer that are computed together."""
+SPAN = 4 * LANES
+"""Positions whose scores are computed together; divides `cache.PAGE`."""
+BLOCK = 64
+"""Numbers of which `exponentials` writes one sum."""
+_LN2 = 0.693359375, -2.12194440e-4
+"""ln 2 as a sum of two numbers, the first of few bits (Cephes, Moshier 1992, expf)."""
+_EXP = 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1
+"""Coefficients of (exp(r) - 1 - r) / r² for |r| < ln 2 / 2 (Cephes, expf)."""
+LOWEST = -87.0
+"""Exponents below it give 0."""
+
+
+def _index(number: int) -> Any:
+    return ir.Constant(INDEX, number)
+
+
+def _vector(lanes: int) -> Any:
+    return ir.VectorType(FLOAT, lanes)
+
+
+def _constant(number: float, lanes: int) -> Any:
+    return ir.Constant(_vector(lanes), [float(np.float32(number))] * lanes)
+
+
+class _Code:
+    """Writes vector operations to a function that Numba is compiling."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def place(self, pointer: Any, *terms: Any) -> Any:
+        """Return the pointer moved by the sum of some numbers of floats."""
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.builder.add(total, term)
+        return self.builder.gep(pointer, [total])
+
+    def number(self, integers: Any, index: int) -> Any:
+        """Return one of the integers at a pointer."""
+        return self.builder.load(self.builder.gep(integers, [_index(index)]))
+
+    def load(self, pointer: Any, lanes: int) -> Any:
+        value = self.builder.load(self.builder.bitcast(pointer, _vector(lanes).as_pointer()))
+        value.align = 4
+        return value
+
+    def store(self, value: Any, pointer: Any) -> None:
+        self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer())).align = 4
+
+    def splat(self, number: Any, lanes: int) -> Any:
+        """Return a vector of one number."""
+        vector = self.builder.insert_element(
+            ir.Constant(_vector(lanes), ir.Undefined), number, ir.Constant(ir.IntType(32), 0)
+        )
+        return self._chosen(vector, [0] * lanes)
+
+    def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
+        """Return x y + z, rounded once."""
+        return self.call("llvm.fma", x, y, z)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        kind = arguments[0].type
+        full, known = f"{name}.v{kind.count}f32", self.builder.module.globals
+        function = known.get(full) or ir.Function(
+            self.builder.module, ir.FunctionType(kind, [kind] * len(arguments)), full
+        )
+        return self.builder.call(function, list(arguments))
+
+    def folded(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
+        """Join the halves of a vector until one number is left."""
+        lanes = vector.type.count
+        while lanes > 1:
+            lanes //= 2
+            vector = join(self._chosen(vector, range(lanes)), self._chosen(vector, range(lanes, 2 * lanes)))
+        return self.builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    def larger(self, x: Any, y: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
+
+    def exp(self, x: Any) -> Any:
+        """Return e to the power of x <= 88, within two units in the last place; 0 below `LOWEST`."""
+        builder, lanes = self.builder, x.type.count
+        low = builder.fcmp_ordered("<", x, _constant(LOWEST, lanes))
+        x = builder.select(low, _constant(LOWEST, lanes), x)
+        power = self.call("llvm.rint", builder.fmul(x, _constant(1 / np.log(2), lanes)))
+        for part in _LN2:
+            x = self.multiply_add(power, _constant(-part, lanes), x)
+        total = _constant(_EXP[0], lanes)
+        for coefficient in _EXP[1:]:
+            total = self.multiply_add(total, x, _constant(coefficient, lanes))
+        total = builder.fadd(self.multiply_add(total, builder.fmul(x, x), x), _constant(1, lanes))
+        whole = ir.VectorType(ir.IntType(32), lanes)
+        exponent = builder.add(builder.fptosi(power, whole), ir.Constant(whole, [127] * lanes))
+        scale = builder.bitcast(builder.shl(exponent, ir.Constant(whole, [23] * lanes)), _vector(lanes))
+        return builder.select(low, _constant(0, lanes), builder.fmul(total, scale))
+
+    def sum(self, lanes: int) -> Any:
+        """Return a place for a running sum, in a register in the end."""
+        return cgutils.alloca_once_value(self.builder, _constant(0, lanes))
+
+    def _chosen(self, vector: Any, lanes: Sequence[int]) -> Any:
+        places = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+        return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
+
+
+@intrinsic
+def start(context: Any, array: Any) -> Any:
+    """Return a pointer to the first number of an array."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, values[0]).data
+
+    return POINTER(array), write
+
+
+@intrinsic
+def places(context: Any, array: Any) -> Any:
+    """Return a pointer to the first integer of an array."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, values[0]).data
+
+    return PLACES(array), write
+
+
+@intrinsic
+def at(context: Any, pointer: Any, offset: Any) -> Any:
+    """Return a pointer moved by `offset` numbers."""
+    return POINTER(POINTER, types.intp), lambda _, builder, __, values: builder.gep(values[0], [values[1]])
+
+
+@intrinsic
+def pointer_to(context: Any, address: Any) -> Any:
+    """Return a pointer to an address."""
+    return POINTER(types.intp), lambda _, builder, __, values: builder.inttoptr(values[0], FLOAT.as_pointer())
+
+
+def _tile(rows: int) -> Any:
+    @intrinsic
+    def tile(context: Any, x: Any, weights: Any, inputs: Any, base: Any, base_row: Any, out: Any, out_row: Any) -> Any:
+        """Write base[r] + Σ x[r, k] weights[k] to out[r] for some rows r, each of `PANEL` numbers.
+
+        x: [rows, inputs]; weights: [inputs, PANEL]. base_row, out_row: numbers from one row to the next; `base` may be
+        `out`.
+        """
+
+        def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            code, (x, weights, inputs, base, base_row, out, out_row) = _Code(builder), values
+            sums = [code.sum(PANEL) for _ in range(rows)]
+            with cgutils.for_range(builder, inputs) as loop:
+                weight = code.load(code.place(weights, builder.mul(loop.index, _index(PANEL))), PANEL)
+                for row, total in enumerate(sums):
+                    number = code.splat(
+                        builder.load(code.place(x, loop.index, builder.mul(inputs, _index(row)))), PANEL
+                    )
+                    builder.store(code.multiply_add(number, weight, builder.load(total)), total)
+            for row, total in enumerate(sums):
+                first = code.load(code.place(base, builder.mul(base_row, _index(row))), PANEL)
+                code.store(builder.fadd(first, builder.load(total)), code.place(out, builder.mul(out_row, _index(row))))
+            return context.get_dummy_value()
+
+        steps = types.intp
+        return types.void(POINTER, POINTER, types.intp, POINTER, steps, POINTER, steps), write
+
+    return tile
+
+
+tile_of_6, tile_of_4, tile_of_2, tile_of_1 = (_tile(rows) for rows in (6, 4, 2, 1))
+
+
+QUERIES = 4
+"""Queries that read the same keys or values together."""
+
+
+def _scores(queries: int) -> Any:
+    @intrinsic
+    def scores(context: Any, asked: Any, where: Any, keys: Any, dim: Any, page: Any, out: Any, line: Any) -> Any:
+        """Write the products of some queries [dim] with `SPAN` of a page's keys [dim, page] to lines of out.
+
+        The queries begin at the places `where` of `asked`; `line` numbers from one line to the next.
+        """
+
+        def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            code, (asked, where, keys, dim, page, out, line) = _Code(builder), values
+            starts = [code.place(asked, code.number(where, query)) for query in range(queries)]
+            sums = [code.sum(SPAN) for _ in starts]
+            with cgutils.for_range(builder, dim) as loop:
+                key = code.load(code.place(keys, builder.mul(loop.index, page)), SPAN)
+                for query, total in zip(starts, sums, strict=True):
+                    number = code.splat(builder.load(code.place(query, loop.index)), SPAN)
+                    builder.store(code.multiply_add(number, key, builder.load(total)), total)
+            for row, total in enumerate(sums):
+                code.store(builder.load(total), code.place(out, builder.mul(line, _index(row))))
+            return context.get_dummy_value()
+
+        return types.void(POINTER, PLACES, POINTER, types.intp, types.intp, POINTER, types.intp), write
+
+    return scores
+
+
+scores_of_1, scores_of_4 = _scores(1), _scores(QUERIES)
+CHAINS = 2
+"""Sums of a query's values side by side, since each product waits for the one before it."""
+WIDE = 2 * LANES
+"""Numbers of a value that are added together."""
+
+
+def _values(lanes: int, queries: int) -> Any:
+    @intrinsic
+    def values(context: Any, out: Any, where: Any, weights: Any, line: Any, count: Any, values: Any, row: Any) -> Any:
+        """Add Σ weights[p] values[p] over `count` positions to some places of out [lanes] each.
+
+        weights: a line for each of the places `where`, `line` numbers apart; row: numbers from one value to the next.
+        """
+
+        def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            code, (out, where, weights, line, count, values, row) = _Code(builder), given
+            sums = [[code.sum(lanes) for _ in range(CHAINS)] for _ in range(queries)]
+
+            def add(place: Any, chain: int) -> None:
+                value = code.load(code.place(values, builder.mul(place, row)), lanes)
+                for query in range(queries):
+                    weight = builder.load(code.place(weights, place, builder.mul(line, _index(query))))
+                    total = sums[query][chain]
+                    builder.store(code.multiply_add(code.splat(weight, lanes), value, builder.load(total)), total)
+
+            with cgutils.for_range(builder, builder.udiv(count, _index(CHAINS))) as loop:
+                for chain in range(CHAINS):
+                    add(builder.add(builder.mul(loop.index, _index(CHAINS)), _index(chain)), chain)
+            rest = builder.urem(count, _index(CHAINS))
+            with cgutils.for_range(builder, rest) as loop:
+                add(builder.add(builder.sub(count, rest), loop.index), 0)
+            for query, totals in enumerate(sums):
+                target = code.place(out, code.number(where, query))
+                first, second = (builder.load(total) for total in totals)
+                code.store(builder.fadd(code.load(target, lanes), builder.fadd(first, second)), target)
+            return context.get_dummy_value()
+
+        return types.void(POINTER, PLACES, POINTER, types.intp, types.intp, POINTER, types.intp), write
+
+    return values
+
+
+wide_values_of_1, wide_values_of_4 = _values(WIDE, 1), _values(WIDE, QUERIES)
+values_8_of_1, values_1_of_1 = _values(8, 1), _values(1, 1)
+
+
+@intrinsic
+def largest(context: Any, x: Any, blocks: Any) -> Any:
+    """Return the largest of x [blocks, BLOCK]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, blocks) = _Code(builder), values
+        top = cgutils.alloca_once_value(builder, _constant(-np.inf, BLOCK))
+        with cgutils.for_range(builder, blocks) as loop:
+            block = code.load(code.place(x, builder.mul(loop.index, _index(BLOCK))), BLOCK)
+            builder.store(code.larger(block, builder.load(top)), top)
+        return code.folded(builder.load(top), code.larger)
+
+    return types.float32(POINTER, types.intp), write
+
+
+@intrinsic
+def exponentials(context: Any, x: Any, blocks: Any, top: Any, out: Any, sums: Any) -> Any:
+    """Write exp(x - top) of x [blocks, BLOCK] to out, which may be x, and the sum of each block to sums [blocks]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, blocks, top, out, sums) = _Code(builder), values
+        with cgutils.for_range(builder, blocks) as loop:
+            first = builder.mul(loop.index, _index(BLOCK))
+            shifted = builder.fsub(code.load(code.place(x, first), BLOCK), code.splat(top, BLOCK))
+            powers = code.exp(shifted)
+            code.store(powers, code.place(out, first))
+            builder.store(code.folded(powers, builder.fadd), code.place(sums, loop.index))
+        return context.get_dummy_value()
+
+    return types.void(POINTER, types.intp, types.float32, POINTER, POINTER), write
+
+
+@intrinsic
+def gated(context: Any, gate: Any, up: Any, blocks: Any, out: Any) -> Any:
+    """Write silu(gate) up = gate up / (1 + exp(-gate)) to out; each [blocks, WIDE]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (gate, up, blocks, out) = _Code(builder), values
+        with cgutils.for_range(builder, blocks) as loop:
+            first = builder.mul(loop.index, _index(WIDE))
+            g = code.load(code.place(gate, first), WIDE)
+            negative = builder.fsub(_constant(0, WIDE), g)
+            high = builder.fcmp_ordered(">", negative, _constant(-LOWEST, WIDE))
+            power = code.exp(builder.select(high, _constant(-LOWEST, WIDE), negative))
+            share = builder.fdiv(g, builder.fadd(_constant(1, WIDE), power))
+            code.store(builder.fmul(share, code.load(code.place(up, first), WIDE)), code.place(out, first))
+        return context.get_dummy_value()
+
+    return types.void(POINTER, POINTER, types.intp, POINTER), write
+
+
+@intrinsic
+def square_sum(context: Any, x: Any, count: Any) -> Any:
+    """Return the sum of the squares of x [count]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, count) = _Code(builder), values
+        total, rest = code.sum(LANES), code.sum(1)
+        with cgutils.for_range(builder, builder.udiv(count, _index(LANES))) as loop:
+            part = code.load(code.place(x, builder.mul(loop.index, _index(LANES))), LANES)
+            builder.store(code.multiply_add(part, part, builder.load(total)), total)
+        left = builder.urem(count, _index(LANES))
+        with cgutils.for_range(builder, left) as loop:
+            part = code.load(code.place(x, builder.sub(count, left), loop.index), 1)
+            builder.store(code.multiply_add(part, part, builder.load(rest)), rest)
+        return builder.fadd(
+            code.folded(builder.load(total), builder.fadd), code.folded(builder.load(rest), builder.fadd)
+        )
+
+    return types.float32(POINTER, types.intp), write
+
+
+@intrinsic
+def scaled(context: Any, x: Any, gain: Any, factor: Any, count: Any, out: Any) -> Any:
+    """Write x gain factor to out, each [count]; out may be x."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, gain, factor, count, out) = _Code(builder), values
+
+        def step(lanes: int, *place: Any) -> None:
+            part = builder.fmul(code.load(code.place(x, *place), lanes), code.splat(factor, lanes))
+            part = builder.fmul(part, code.load(code.place(gain, *place), lanes))
+            code.store(part, code.place(out, *place))
+
+        with cgutils.for_range(builder, builder.udiv(count, _index(LANES))) as loop:
+            step(LANES, builder.mul(loop.index, _index(LANES)))
+        left = builder.urem(count, _index(LANES))
+        with cgutils.for_range(builder, left) as loop:
+            step(1, builder.sub(count, left), loop.index)
+        return context.get_dummy_value()
+
+    return types.void(POINTER, POINTER, types.float32, types.intp, POINTER), write
+
+
+@intrinsic
+def added(context: Any, x: Any, blocks: Any, out: Any) -> Any:
+    """Add x to out, each [blocks, PANEL]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, blocks, out) = _Code(builder), values
+        with cgutils.for_range(builder, blocks) as loop:
+            first = builder.mul(loop.index, _index(PANEL))
+            target = code.place(out, first)
+            code.store(builder.fadd(code.load(target, PANEL), code.load(code.place(x, first), PANEL)), target)
+        return context.get_dummy_value()
+
+    return types.void(POINTER, types.intp, POINTER), write
+
+
+@intrinsic
+def times(context: Any, x: Any, factor: Any, blocks: Any) -> Any:
+    """Multiply x [blocks, BLOCK] by a number."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, factor, blocks) = _Code(builder), values
+        with cgutils.for_range(builder, blocks) as loop:
+            place = code.place(x, builder.mul(loop.index, _index(BLOCK)))
+            code.store(builder.fmul(code.load(place, BLOCK), code.splat(factor, BLOCK)), place)
+        return context.get_dummy_value()
+
+    return types.void(POINTER, types.float32, types.intp), write
