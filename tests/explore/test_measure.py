@@ -18,7 +18,7 @@ from mcp_rl.explore.answer import shows_empty_overview
 from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
 from mcp_rl.explore.known_server import known_server
-from mcp_rl.explore.measuring import calls
+from mcp_rl.explore.measuring import calls, working
 from mcp_rl.explore.measuring.seen import ComparedRun, Seen
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
@@ -77,6 +77,15 @@ def test_where_a_state_is_kept_is_measured_and_no_file_of_the_user_changes(
     assert (found.measured.kept, found.isolation) == (kept, isolation)
     assert effective_isolation(found, [])[1].startswith("measured, since ")
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("files", "files"), ("memory", "process")])
+def test_tools_are_called_even_if_slow_ones_took_all_the_time(
+    kind: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "_ALL_SECONDS", 0.0)
+    state = measured(server_of(kind, tmp_path, tmp_path)).measured
+    assert state is not None and state.kept == kept
 
 
 def test_a_server_may_load_what_it_needs_at_its_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

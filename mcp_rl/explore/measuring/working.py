@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _SECONDS, _ALL_SECONDS = 5.0, 25.0
 """Time for finding calls of one tool that work, and of all tools."""
-_TRIES, _WANTED = 12, 2
-"""Most calls of one tool while arguments are sought, and the number of results that end the search."""
+_TRIES, _LEAST_TRIES, _WANTED = 12, 2, 2
+"""Most calls of one tool while arguments are sought, those that it gets even if others took all the time, and the number
+of results that end the search."""
 _PASSES = 2
 """Times that calls are sought again of tools that did not work yet."""
 _MOST_LOOKS = 14
@@ -132,8 +133,9 @@ class WorkingCalls:
         """Call each tool until enough calls worked, with arguments that earlier calls suggest."""
         for tool in tools:
             until = min(time.monotonic() + _SECONDS, self._until)
-            for _ in range(_TRIES):
-                if len(self.worked[tool.name]) >= _WANTED or time.monotonic() > until:
+            for tries in range(_TRIES):
+                late = tries >= _LEAST_TRIES and time.monotonic() > until
+                if late or len(self.worked[tool.name]) >= _WANTED:
                     break
                 draw = self._new_draw(tool.name)
                 if draw is None or tool.name in self._calls.silent:

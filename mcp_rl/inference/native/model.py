@@ -16,6 +16,7 @@ from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.native.compiling import NONE, OUTPUTS, Cache, Rotations, TokenArrays, Weights
 from mcp_rl.inference.native.forward import forward
 from mcp_rl.inference.native.vectors import BLOCK, PANEL, WIDE
+from mcp_rl.system.threads import update_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,6 +140,7 @@ class NativeForward:
         self.dim: int = self._model.model.layers[0].self_attn.head_dim
         self._weights: Weights
         self._rotations = Rotations(*np.empty((2, 0, self.dim), np.float32))
+        self._most = update_threads() or torch.get_num_threads()
         self._threads = ThreadPoolExecutor(thread_name_prefix="mcp-rl-forward")
         self.renew()
 
@@ -214,8 +216,8 @@ class NativeForward:
         return torch.from_numpy(out)
 
     def _parts(self, slots: Any) -> list[tuple[int, int]]:
-        """Split tokens for torch's number of threads, but no row and no small work: first and one past the last."""
-        most = min(torch.get_num_threads(), len(slots) * len(self._weights.numbers) // WORK)
+        """Split tokens for threads, but no row and no small work: first and one past the last of each part."""
+        most = min(self._most, len(slots) * len(self._weights.numbers) // WORK)
         if most < 2:
             return [(0, len(slots))]
         bounds = np.append(np.flatnonzero(np.diff(slots)) + 1, len(slots))
