@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _SECONDS, _ALL_SECONDS = 5.0, 25.0
 """Time for finding calls of one tool that work, and of all tools."""
 _TRIES, _LEAST_TRIES, _WANTED = 12, 2, 2
-"""Most calls of one tool while arguments are sought, those that it gets even if others took all the time, and the number
-of results that end the search."""
+"""Most calls of one tool while arguments are sought, those that it gets even where others took all the time, and the
+number of results that end the search."""
 _PASSES = 2
 """Times that calls are sought again of tools that did not work yet."""
 _MOST_LOOKS = 14

@@ -18,10 +18,10 @@ def _line(logits, temperature, room):
     count = len(logits)
     if count == len(room) and (temperature == 0 or temperature == 1):
         return logits
-    room[:count] = logits
     room[count:] = LOWEST
-    if temperature != 0:
-        room /= np.float32(temperature)
+    divisor = np.float32(temperature) if temperature != 0 else np.float32(1)
+    for token in range(count):
+        room[token] = logits[token] / divisor
     return room
 
 

@@ -63,7 +63,8 @@ def _store(weights, rotations, cache, packed, layer, token, line, queries):
         for place in range(dim):
             cache.numbers[page + place * PAGE] = key[place]
         value, target = (heads + shared + part) * dim, row + cache.rows * shared * room + own * dim
-        cache.numbers[target : target + dim] = line[value : value + dim]
+        for place in range(dim):
+            cache.numbers[target + place] = line[value + place]
 
 
 @compiled
@@ -76,7 +77,8 @@ def forward(weights, rotations, cache, packed, keep, out):
     width = -(-hidden // PANEL) * PANEL
     x = np.zeros((count, width), np.float32)
     for token in range(count):
-        x[token, :hidden] = weights.embeddings[packed.ids[token]]
+        for place in range(hidden):
+            x[token, place] = weights.embeddings[packed.ids[token], place]
     most = min(TOKENS, max(count, len(keep)))
     in_step, wide, inner = products[0, INWARD, OUTPUTS], products[0, GATES, OUTPUTS], products[0, DOWN, INPUTS]
     queries, normal = np.empty(count * of_heads, np.float32), np.empty(most * hidden, np.float32)
@@ -94,8 +96,9 @@ def forward(weights, rotations, cache, packed, keep, out):
         if layer == layers - 1:  # only the logits wanted depend on the rest
             tokens, everything = keep, x
             x = np.empty((len(keep), width), np.float32)
-            for place in range(len(keep)):
-                x[place] = everything[keep[place]]
+            for token in range(len(keep)):
+                for place in range(width):
+                    x[token, place] = everything[keep[token], place]
         for block in range(0, len(tokens), TOKENS):
             some = min(TOKENS, len(tokens) - block)
             here = at(start(x), block * width)
