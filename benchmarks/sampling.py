@@ -6,7 +6,6 @@ The model has the built-in model's shape and random weights, so that few turns e
 temperature 1 from LoRA weights: the engine from merged weights and from the unmerged adapter, `generate` with the
 adapter in its forward pass, as a trainer would call it, and again from merged weights; vLLM is a server on loopback
 (docs/vllm.md tells how to install it) that gets all requests at once, as token ids, and answers with ids and logprobs.
-"Two processes" are this engine and a second one in a process of its own, with half of the episodes each.
 The engine also returns logprobs, `generate` does not; what guesses save is another benchmark (`benchmarks.guesses`).
 The engine's prefix cache is emptied before each round, as an update of the weights does; vLLM's stays warm. "Long tail"
 is the shape of a file server's episodes: a system part of 900 tokens and, between two turns, results of 20 to 1,500
@@ -36,13 +35,9 @@ import anyio
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import save
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks import vllm_server
-from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.backends.samplers.further import FurtherEngine
-from mcp_rl.backends.samplers.side_by_side import SideBySide
 from mcp_rl.inference.engine import Engine, Sampling
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.low_rank import low_rank_weights
@@ -147,24 +142,6 @@ def saved_base(config: Qwen2Config, adapted: PeftModel, folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def two_processes(
-    engine: LocalEngine, config: Qwen2Config, adapted: PeftModel
-) -> AsyncIterator[tuple[Engine, FurtherEngine]]:
-    """Yield an opened engine with a second one beside it, and the second one."""
-    with tempfile.TemporaryDirectory() as name:
-        base = saved_base(config, adapted, Path(name))
-        settings = LocalSettings(base_model=str(base), run=Path(name) / "run", title="benchmarks/sampling")
-        os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "OMP_WAIT_POLICY": "PASSIVE"}
-        further = await FurtherEngine.start(settings, 2)
-        try:
-            if await further.opened() != await engine.signature():
-                raise SystemExit("The two processes sample differently.")
-            yield SideBySide(engine, [further.engine]), further
-        finally:
-            await further.close()
-
-
-@asynccontextmanager
 async def vllm(
     options: argparse.Namespace, config: Qwen2Config, adapted: PeftModel, given: Prompts
 ) -> AsyncIterator[dict[str, Any]]:
@@ -207,7 +184,6 @@ async def main() -> None:
             torch.nn.init.normal_(parameter, std=0.02)
     weights = merged_weights(adapted)
     merged.load_state_dict(weights, strict=False)
-    file = save({name: weight.contiguous() for name, weight in weights.items()})
     low_rank = low_rank_weights(adapted)
     given = prompts(options.episodes, options.group, options.system, options.request, stop)
     long_tail_prompts = long_tail(options.episodes // 2, options.group, stop)
@@ -217,13 +193,11 @@ async def main() -> None:
     async with (
         engine,
         adapter_engine,
-        two_processes(engine, config, adapted) as (both, further),
         vllm(options, config, adapted, given) as servers,
     ):
         contenders: dict[str, Callable[[], Awaitable[int]]] = {
             "engine": partial(with_engine, engine, given, options.tokens, 1, given),
             "engine_low_rank": partial(with_engine, adapter_engine, given, options.tokens, 1, given),
-            "two_processes": partial(with_engine, both, given, options.tokens, 1, given),
             "generate_lora": partial(anyio.to_thread.run_sync, with_generate, adapted, given, options.tokens),
             "generate_merged": partial(anyio.to_thread.run_sync, with_generate, merged, given, options.tokens),
             "two_turns": partial(
@@ -240,7 +214,6 @@ async def main() -> None:
             for name, run in contenders.items():
                 await engine.load_policy(weights, 1)
                 await adapter_engine.load_policy(low_rank, 1)
-                await further.load(file, 1)
                 began = time.perf_counter()
                 sampled = await run()
                 speeds.setdefault(name, []).append(sampled / (time.perf_counter() - began))

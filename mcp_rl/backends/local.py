@@ -307,8 +307,6 @@ class LocalBackend:
                 await sampler.wake()
             await sampler.take(learner, self.step)
         metrics["swap_seconds"] = time.perf_counter() - swapped
-        if others := getattr(sampler.engine, "others_peak_rss_mb", 0.0):
-            metrics["samplers_peak_rss_mb"] = round(others, 1)
         metrics["save_seconds"] = 0.0
         if save or (save is None and self.step % self.config.checkpoint_every == 0):
             began = time.perf_counter()

@@ -16,7 +16,6 @@ from mcp_rl.system.collector import collector_paused
 if TYPE_CHECKING:
     from mcp_rl.backends.hosts import LearnerHost, LocalSettings, SamplerHost
     from mcp_rl.backends.processes.child import ChildLearner
-    from mcp_rl.backends.samplers.further import FurtherEngine
     from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 
 
@@ -24,15 +23,13 @@ class BegunHosts:
     """The hosts of some settings, not opened yet, while everything that takes long and needs no learner starts."""
 
     def __init__(self, settings: LocalSettings) -> None:
-        from mcp_rl.backends.plan.choices import engine_kind, in_process, sampling_processes
+        from mcp_rl.backends.plan.choices import engine_kind, in_process
 
         self.settings = settings
-        self._processes = sampling_processes(settings)
         self._vllm = engine_kind(settings.engine) == "vllm"
         self._in_process = in_process(settings.placement)
         self._sampler: VllmSampler | None = None
         self._child: ChildLearner | None = None
-        self._further: list[FurtherEngine] = []
         self._imports: threading.Thread | None = None
 
     @classmethod
@@ -59,11 +56,6 @@ class BegunHosts:
             if not self._vllm or find_spec("unsloth") is None:  # Unsloth is imported first, and not in a thread
                 self._imports = threading.Thread(target=_import_learner, name="mcp-rl-import", daemon=True)
                 self._imports.start()
-            if not self._vllm:
-                from mcp_rl.backends.samplers.further import FurtherEngine
-
-                for number in range(2, self._processes + 1):
-                    self._further.append(await FurtherEngine.start(self.settings, number))
         else:
             from mcp_rl.backends.processes.child import ChildLearner
 
@@ -90,8 +82,7 @@ class BegunHosts:
 
         if self._sampler is not None:
             return make_learner_host(self.settings), self._sampler
-        sampler = InProcessSampler(self.settings, self._further)
-        self._further = []
+        sampler = InProcessSampler(self.settings)
         return make_learner_host(self.settings, on_base=sampler.build), sampler
 
     async def close(self) -> None:
@@ -102,8 +93,6 @@ class BegunHosts:
         finally:
             if self._child is not None:
                 await self._child.close()
-            for one in self._further:
-                await one.close()
 
 
 def _import_learner() -> None:

@@ -66,9 +66,6 @@ class EngineConfig(Section):
     """Maximum tokens of an episode; none: as the limits of a rollout allow, at most the model's positions."""
     max_rows: int = Field(default=256, ge=1)
     """Episodes sampled side by side: as many as rollouts are in flight by default."""
-    processes: Annotated[int | None, Role(identity=False, carried=False)] = Field(default=None, ge=1, le=16)
-    """Processes in which the in-process engine samples on a CPU, the learner's included; none: two for the built-in
-    model where two CPUs are free, else one."""
     start_seconds: Annotated[float, Role(carried=False)] = Field(default=900.0, gt=0)
     """Seconds for vLLM to start: compiling for a large model takes minutes."""
 

@@ -30,8 +30,6 @@ def placement_contradictions(config: RunSettings) -> Iterator[str]:
         )
     if config.engine.url and sampling:
         yield "placement.engine_gpus is set and engine.url names a running server: leave one of them out"
-    if (config.engine.processes or 1) > 1:
-        yield from _several_samplers(config)
     if placement.learner_processes and learning:
         yield (
             "placement.learner_processes is for CPUs, and placement.learner_gpus starts one process for each of its "
@@ -59,25 +57,6 @@ def placement_contradictions(config: RunSettings) -> Iterator[str]:
 
     if train.offload_while_sampling == "host":
         yield from _nothing_to_move(config, learners)
-
-
-def _several_samplers(config: RunSettings) -> Iterator[str]:
-    """Yield a sentence for each setting beside which the in-process engine cannot sample in several processes."""
-    asked, placement, engine = config.engine.processes, config.placement, config.engine
-    found = {
-        'engine.kind = "vllm"': engine.kind == "vllm",
-        "engine.url": engine.url,
-        "engine.python": engine.python,
-        "placement.in_process = false": placement.in_process is False,
-        "placement.learner_processes": (placement.learner_processes or 1) > 1,
-        "placement.learner_gpus": placement.learner_gpus,
-        'backend = "ray"': config.backend == "ray",
-    }
-    if name := next((name for name, there in found.items() if there), ""):
-        yield (
-            f"engine.processes = {asked} is for the in-process engine beside one learner in the trainer's own process, "
-            f"and {name} is set too: leave one of them out"
-        )
 
 
 def _cluster_contradictions(config: RunSettings) -> Iterator[str]:

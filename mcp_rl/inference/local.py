@@ -20,12 +20,10 @@ import anyio
 
 from mcp_rl.errors import EngineError, McpRlError
 from mcp_rl.inference.batch import DecodingBatch, EngineStats
-from mcp_rl.inference.cache import KvStore
 from mcp_rl.inference.drafts import Drafts
 from mcp_rl.inference.engine import Completion, Sampling, room_left
 from mcp_rl.inference.policy import Policy
-from mcp_rl.inference.prefixes import SeenPrefixes
-from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant, signature_of
+from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
 from mcp_rl.inference.row import Row, RowTurn
 from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.scheduler import Scheduler
@@ -156,15 +154,6 @@ class LocalEngine:
         if self._scheduler is None:
             raise EngineError("The engine is closed; it samples only inside `async with engine`.")
         return self._scheduler
-
-    async def signature(self) -> str:
-        """Return a hash of the base and of a short sampled episode. Engines in which it is equal, and which are no
-        gang, give any episode the same results to the last bit. Only before the first turn is submitted."""
-        return await anyio.to_thread.run_sync(signature_of, self._policy)
-
-    def seen_prefixes(self) -> SeenPrefixes:
-        """Return a new counter of the kind behind `stats.cached_tokens`."""
-        return SeenPrefixes(KvStore(self._policy.shape))
 
     async def load_policy(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
         """Sample another policy version: the base with `weights`, by parameter name, in place of its own, or added to

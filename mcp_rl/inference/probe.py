@@ -6,14 +6,12 @@ choose, MKL and oneDNN have not done so on any CPU tested; a few forward passes 
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import torch
 
 from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.engine import Sampling
-from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.inference.row import Row, RowTurn
 from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.stops import StopRule
@@ -32,22 +30,6 @@ LONG = 260
 def is_batch_invariant(policy: Policy) -> bool:
     """Compare the logprobs of a short episode bit by bit: alone, and in a batch that includes a long one."""
     return _turns(policy, list(range(19)))[0] == _turns(policy, [0])[0]
-
-
-@torch.inference_mode()
-def signature_of(policy: Policy) -> str:
-    """Return a hash of the base's weights, and, bit by bit, of the keys, values and logprobs of an episode with a trunk
-    and a prompt of several blocks."""
-    batch = DecodingBatch(policy, frozenset([STOP]), 1)
-    row = _row(1, min(LONG, policy.window - TURN - len(TRUNK) - 1), TURN, TRUNK)
-    _run(batch, [row])
-    assert row.turn is not None and row.trunk is not None
-    computed = {
-        "own": batch.keys_and_values(row),
-        **{f"trunk {layer}": row.trunk.values(layer) for layer in range(policy.shape.layers)},
-    }
-    said = [fingerprint_of(policy.base), fingerprint_of(computed), *(one.hex() for one in row.turn.logprobs)]
-    return hashlib.sha256(" ".join(said).encode()).hexdigest()
 
 
 @torch.inference_mode()

@@ -419,8 +419,7 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
     from mcp_rl.evaluation.evaluate import EvaluationResult
     from mcp_rl.runs.doctor.forecast import compared
 
-    names = ("learner_peak_rss_mb", "samplers_peak_rss_mb")
-    others = sum(max((line.get(name, 0.0) for line in run.history()), default=0.0) for name in names)
+    others = max((line.get("learner_peak_rss_mb", 0.0) for line in run.history()), default=0.0)
     before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
     return RunReport(
         run_dir=str(run.path),

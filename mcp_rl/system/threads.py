@@ -3,8 +3,9 @@
 Waiting OpenMP threads spin by default. On a shared machine two spinning threads made one second of work take eight and
 more; passive waiting or a single thread keeps it near what the machine can give. Tool servers and our own event loop
 need a CPU too: on two CPUs, torch with one thread played rollouts 1.25 times as fast as with two. While a learner
-computes an update nothing else runs, and two threads are 1.3 times as fast as one. A step of a model with a few million
-parameters ends before a second thread has started, so one thread samples more tokens per second on any machine.
+computes an update nothing else runs, and two threads are 1.3 times as fast as one. A product of a model with a few
+million parameters ends before a second of torch's threads has started; its native forward pass splits whole steps, for
+as many threads as an update gets.
 """
 
 import os
@@ -19,7 +20,7 @@ _MOST_CROWDED = 4.0
 """Largest factor by which a busy machine lengthens deadlines."""
 
 UPDATE_THREADS = "MCP_RL_UPDATE_THREADS"
-"""Variable that tells the processes of a run that learn the number of threads of an update."""
+"""Variable that tells the processes of a run the number of threads of an update, and of the native forward pass."""
 
 
 class Threads(NamedTuple):
@@ -56,15 +57,6 @@ def update_threads() -> int | None:
     that started it; else None."""
     given = os.environ.get(UPDATE_THREADS, "")
     return int(given) if given.isdigit() else None
-
-
-def spare_threads() -> int:
-    """Return how many times the threads of sampling go into the CPUs that an update gets, at least 1: so many processes
-    may sample side by side. 1 where `prepare_torch_threads` chose nothing."""
-    sampling = os.environ.get("OMP_NUM_THREADS", "")
-    if not (sampling.isdigit() and int(sampling)):
-        return 1
-    return max(1, min(update_threads() or 1, cpu_limit()) // int(sampling))
 
 
 def free_cpus(sample_seconds: float = 0.15) -> int:

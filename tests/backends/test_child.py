@@ -11,11 +11,9 @@ import psutil
 import pytest
 
 from mcp_rl.backends.local import LocalBackend
-from mcp_rl.backends.samplers.side_by_side import SideBySide
-from mcp_rl.config import EngineConfig, LoraConfig, TrainConfig
+from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.errors import ConfigError, ContextOverflow, EngineStop
 from mcp_rl.inference.engine import Engine, Sampling
-from mcp_rl.inference.local import LocalEngine
 from mcp_rl.model import TrainableModel
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
@@ -154,57 +152,3 @@ async def kill_when(process: psutil.Process, folder: Path) -> None:
     while set(folder.iterdir()) <= before:  # noqa: ASYNC240
         await anyio.lowlevel.checkpoint()
     process.kill()
-
-
-def sampler_of(backend: LocalBackend) -> psutil.Process:
-    """Return the process that samples beside this one."""
-    [further] = backend._sampler._further  # type: ignore[union-attr]
-    return psutil.Process(further._process.child.pid)
-
-
-async def test_two_processes_sample_what_one_does(base: str, whole: Path, tmp_path: Path) -> None:
-    model = make_model(base, tmp_path)
-    async with LocalBackend(config=CONFIG, in_process=True, engine=EngineConfig(processes=2)) as backend:
-        await model.register(backend)
-        both = backend.engine
-        assert isinstance(both, SideBySide)
-        await steps(model, backend, 2)
-        assert_same(whole, tmp_path, 2)
-        assert all(engine.stats.decoded_tokens for engine in both._engines)
-        async with LocalBackend(config=CONFIG, in_process=True) as alone:
-            await make_model(base, tmp_path / "alone").register(alone)
-            await steps(make_model(base, tmp_path / "alone"), alone, 2)
-            assert isinstance(alone.engine, LocalEngine)
-            assert both.stats.cached_tokens == alone.engine.stats.cached_tokens > 0
-        async with both.episode(seed=1) as episode:
-            with pytest.raises(ContextOverflow):
-                await episode.generate([5] * 100_000, Sampling())
-        sampler_of(backend).kill()
-        with pytest.raises(EngineStop, match=r"Sampler 2's process was killed.* Set engine\.processes=1; the same"):
-            await play(both, 7)
-    async with LocalBackend(config=CONFIG, in_process=True) as backend:  # the next command may sample in one process
-        await model.register(backend)
-        await steps(model, backend, 3)
-    assert_same(whole, tmp_path, 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("mcp_rl.inference.local.signature_of", lambda policy: "another's", "Its results are not those of the first"),
-        ("mcp_rl.backends.processes.in_process._OPEN_SECONDS", 0.01, "It could not sample within 0.01 s"),
-        ("mcp_rl.backends.samplers.weights.MERGED_PARAMETERS", 0, "Its adapter is sampled without merging it"),
-    ],
-)
-async def test_where_a_second_process_cannot_sample_one_does(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    name: str, value: object, why: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(name, value)
-    async with LocalBackend(config=CONFIG, in_process=True, engine=EngineConfig(processes=2)) as backend:
-        await make_model(base, tmp_path).register(backend)
-        assert isinstance(backend.engine, LocalEngine)
-        assert f"samples in one process. {why}" in caplog.text
-        words = [word for child in psutil.Process().children(recursive=True) for word in child.cmdline()]
-        assert not any("child_main" in word for word in words)
-        assert await play(backend.engine, 1)

@@ -18,7 +18,6 @@ from mcp_rl.backends.plan.choices import (
     kept_quantisation,
     resolve,
     resolve_alone,
-    sampling_processes,
 )
 from mcp_rl.backends.plan.detect import detect
 from mcp_rl.backends.plan.machine import Machine
@@ -26,7 +25,6 @@ from mcp_rl.backends.plan.wishes import check_size, check_wishes
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.model import TrainableModel
-from mcp_rl.system.threads import UPDATE_THREADS
 from mcp_rl.tiny import weights_path
 from tests.backends.plan.machines import SHAPES, machine, planned
 
@@ -47,30 +45,6 @@ def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
     assert found.settings == settings(tmp_path, rollout=LIMITS)
     assert (found.plan, found.said) == (None, [])
     assert found.train(config := TrainConfig(learning_rate=1.0)) is config
-
-
-def test_a_second_process_samples_the_built_in_model_where_a_cpu_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = settings(tmp_path)
-    tiny = asked.model_copy(update={"base_model": TINY})
-    free = 2**34
-    monkeypatch.setattr("mcp_rl.backends.plan.choices.machine_memory", lambda: (2**34, free))
-    monkeypatch.setattr("mcp_rl.system.threads.cpu_limit", lambda: 8)
-    for sampling, update, found in (("1", "8", 2), ("1", "2", 2), ("1", "1", 1), ("7", "8", 1), ("4", "4", 1)):
-        monkeypatch.setenv("OMP_NUM_THREADS", sampling)
-        monkeypatch.setenv(UPDATE_THREADS, update)
-        assert (sampling_processes(tiny), sampling_processes(asked)) == (found, 1)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv(UPDATE_THREADS, "2")
-    free = 2**30
-    assert sampling_processes(tiny) == 1
-    three = {"engine": EngineConfig(processes=3)}
-    assert sampling_processes(asked.model_copy(update=three)) == 3
-    learners = {"placement": PlacementConfig(learner_processes=2)}
-    assert sampling_processes(tiny.model_copy(update=learners)) == 1
-    with pytest.raises(ConfigError, match=r"engine\.processes = 3 is for one learner on a CPU, and here several proc"):
-        sampling_processes(tiny.model_copy(update=three | learners))
 
 
 def test_memory_does_not_change_how_the_tiny_model_is_computed(tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ from mcp_rl.backends.processes.launched import launched
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.system.processes.devices import device_environment
-from mcp_rl.system.processes.memory import machine_memory
-from mcp_rl.system.threads import spare_threads
 
 if TYPE_CHECKING:
     from mcp_rl.backends.plan.machine import Machine
@@ -39,11 +37,6 @@ if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
     from mcp_rl.learning.forward.choice import Choice
 
-_MOST_CHOSEN = 2
-"""Processes that sample by default: a decoding step takes nearly as long for half of the episodes, and each process
-needs memory."""
-_FREE_BYTES = 3 * 2**30
-"""Free memory from which a second process samples by default: a run with it takes 2 to 2.8 GB."""
 INEXACT_CAP = 2.0
 """Upper bound of the weight that corrects a sampler whose log-probabilities round differently from the learner's
 (truncated importance sampling: Yao et al., 2025)."""
@@ -57,27 +50,6 @@ def in_process(placement: PlacementConfig) -> bool:
 def engine_kind(engine: EngineConfig) -> placing.Engine:
     """Return which engine samples on this machine. Looks at the machine only where the settings leave it open."""
     return placing.engine_of(engine, lambda: _gpu_is_here() and find_spec("vllm") is not None)
-
-
-def sampling_processes(settings: LocalSettings | RunConfig) -> int:
-    """Return the number of processes in which the in-process engine samples beside a learner in this process. Raises
-    ConfigError if the settings ask for several where something else samples or several processes learn."""
-    asked, placement = settings.engine.processes, settings.placement
-    learners = max(ranks(), placement.learner_processes or 1)
-    why = (
-        "there is a GPU" if _gpu_is_here()
-        else "several processes learn" if learners > 1
-        else "vLLM samples" if engine_kind(settings.engine) == "vllm"
-        else "" if in_process(placement)
-        else "the learner is in a process of its own"
-    )  # fmt: skip
-    if (asked or 1) > 1 and why:
-        raise ConfigError(f"engine.processes = {asked} is for one learner on a CPU, and here {why}: leave it out.")
-    if asked is not None:
-        return asked
-    if settings.base_model != TINY or why:
-        return 1
-    return min(_MOST_CHOSEN, spare_threads()) if machine_memory()[1] > _FREE_BYTES else 1
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mcp_rl.backends.base.options import INSTALL, base_location, follow, loaded_before, loaded_for, plan_loading
-from mcp_rl.backends.plan.choices import engine_for, engine_kind, ranks, sampling_processes
+from mcp_rl.backends.plan.choices import engine_for, engine_kind, ranks
 from mcp_rl.backends.plan.detect import detect
 from mcp_rl.backends.plan.plan import plan
 from mcp_rl.backends.plan.shape import check_weights, model_shape
@@ -39,7 +39,6 @@ def check_wishes(config: RunConfig, machine: Machine | None = None, *, fresh: bo
         return
     here = functools.cache(lambda: machine or detect())
     _check_gpus(config.placement, here)
-    sampling_processes(config)
     engine, unsloth = config.engine, config.unsloth
     if engine.url is None and (engine.kind == "vllm" or engine.python is not None):
         from mcp_rl.inference.vllm.installed import find_vllm

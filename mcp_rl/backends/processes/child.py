@@ -312,11 +312,6 @@ class ChildEngine:
         """The engine's counters, as last reported."""
         return SimpleNamespace(**self._process.state["stats"])
 
-    @property
-    def peak_rss_mb(self) -> float:
-        """The most memory, in MiB, that the child used, as last reported."""
-        return float(self._process.state.get("peak_rss_mb", 0.0))
-
     @asynccontextmanager
     async def episode(self, *, seed: int) -> AsyncIterator[ChildEpisode]:
         number = next(self._numbers)

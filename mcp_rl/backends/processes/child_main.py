@@ -127,8 +127,6 @@ class Host:
                     await self._answer(message["id"], self._open(arguments))
                 case "engine":
                     await self._answer(message["id"], self._open_engine())
-                case "engine_alone":
-                    await self._answer(message["id"], self._open_engine_alone(arguments))
                 case "close":
                     await self._answer(message["id"], self._close())
                     return
@@ -167,7 +165,6 @@ class Host:
             if self._sampler is not None:
                 engine = self._sampler.engine
                 state |= {"version": engine.version, "max_context": engine.max_context, "stats": asdict(engine.stats)}
-                state["peak_rss_mb"] = peak_rss_mb()
         return state
 
     @property
@@ -199,21 +196,6 @@ class Host:
         assert self._sampler is not None and self._chat is not None
         await self._sampler.open(self._ready, self._chat)
         return None, []
-
-    async def _open_engine_alone(self, arguments: Message) -> Answer:
-        """Load the base and open an engine for it; the learner is in another process. Return its signature."""
-        from mcp_rl.backends.processes.in_process import InProcessSampler
-
-        settings = LocalSettings.model_validate_json(arguments["settings"])
-        self._sampler = InProcessSampler(settings)
-        return await self._sampler.open_alone(), []
-
-    async def _load(self, arguments: Message, parts: list[bytes]) -> Answer:
-        from safetensors.torch import load
-
-        assert self._sampler is not None
-        await self._sampler.own.load_policy(load(parts[0]), arguments["version"])
-        return self._sampler.own.fingerprint, []
 
     async def _take(self, arguments: Message, parts: list[bytes]) -> Answer:
         assert self._sampler is not None

@@ -7,7 +7,6 @@ sampled weights must equal that of the learned ones.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import gc
 import logging
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import torch
 from peft import PeftModel
-from safetensors.torch import save
 from torch import Tensor
 
 from mcp_rl.backends.base.base_model import make_learner, open_base, with_chat
@@ -25,12 +23,10 @@ from mcp_rl.backends.hosts import CheckpointExtras, LearnerHost, LocalSettings, 
 from mcp_rl.backends.initial import find_initial
 from mcp_rl.backends.plan.detect import MOVES
 from mcp_rl.backends.processes.failures import failed, out_of_memory
-from mcp_rl.backends.samplers.side_by_side import SideBySide
 from mcp_rl.backends.samplers.weights import sampled_weights
-from mcp_rl.errors import CanaryError, ConfigError, EngineError, McpRlError
+from mcp_rl.errors import CanaryError, ConfigError, EngineError
 from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.inference.local import LocalEngine
-from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning import canaries
 from mcp_rl.learning.adapter import base_of
@@ -54,8 +50,8 @@ if TYPE_CHECKING:
 
     from mcp_rl.backends.base.base_model import Base
     from mcp_rl.backends.base.options import LoadPlan
-    from mcp_rl.backends.samplers.further import FurtherEngine
     from mcp_rl.config import TrainConfig
+    from mcp_rl.inference.low_rank import LowRank
     from mcp_rl.learning.disk.checkpoint import Checkpoint
     from mcp_rl.learning.learner import Learner
     from mcp_rl.learning.samples import Sample
@@ -63,8 +59,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_OPEN_SECONDS = 120.0
-"""Time for a further engine to open, after the learner was opened."""
 _ROWS = 64
 """Tokens whose float32 probabilities over the vocabulary are in memory at once, beside vLLM's on the same GPU."""
 
@@ -203,14 +197,12 @@ class InProcessLearner(LearnerHost):
 
 
 class InProcessSampler(SamplerHost):
-    """The in-process engine on the learner's own base, and engines in further processes beside it."""
+    """The in-process engine on the learner's own base."""
 
-    def __init__(self, settings: LocalSettings, further: Sequence[FurtherEngine] = ()) -> None:
-        """`further`: engines that were started in other processes; they are closed with this one."""
-        self._settings, self._further = settings, list(further)
+    def __init__(self, settings: LocalSettings) -> None:
+        self._settings = settings
         self._made: LocalEngine | None = None
-        self._own: LocalEngine | None = None
-        self._together: SideBySide | None = None
+        self._opened: LocalEngine | None = None
 
     def build(self, base: PreTrainedModel, chat: ChatFormat) -> None:
         """Make the engine around the base, before an adapter is put on it."""
@@ -224,92 +216,32 @@ class InProcessSampler(SamplerHost):
         )
 
     @property
-    def own(self) -> LocalEngine:
-        """The engine in this process. Raises ConfigError before it is open."""
-        if self._own is None:
+    def engine(self) -> LocalEngine:
+        """The engine. Raises ConfigError before it is open."""
+        if self._opened is None:
             raise ConfigError("The engine is not open yet: call `await model.register(backend)` first.")
-        return self._own
-
-    @property
-    def engine(self) -> LocalEngine | SideBySide:
-        return self._together or self.own
+        return self._opened
 
     async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
         assert self._made is not None
-        self._own = await self._made.__aenter__()
-        await self._join_further()
-
-    async def open_alone(self) -> str | None:
-        """Load the base, of which the learner in another process has its own copy, and open an engine for it. Return
-        the engine's signature; None if what it samples depends on the batch."""
-        base = await in_thread(_base_alone, self._settings)
-        self.build(base.model, recorded_chat(base.tokenizer, base.loaded))
-        assert self._made is not None
-        self._own = await self._made.__aenter__()
-        return None if self._own.gang else await self._own.signature()
-
-    async def _join_further(self) -> None:
-        """Sample beside the further engines, if they give the same results; else end them."""
-        if self._further and self.own.gang:
-            await self._leave_further("What is sampled here depends on the batch.")
-        if self._further:
-            signature = await self.own.signature()
-            for one in list(self._further):
-                if why := await _otherwise(one, signature):
-                    await self._leave_further(why)
-                    break
-        if self._further:
-            self._together = SideBySide(self.own, [one.engine for one in self._further])
-
-    async def _leave_further(self, why: str) -> None:
-        """Sample in this process alone. Nobody has asked for the engine yet."""
-        left, self._further, self._together = self._further, [], None
-        if left:  # else the sampler was closed meanwhile
-            asked = self._settings.engine.processes is not None
-            log.log(logging.WARNING if asked else logging.INFO, "This run samples in one process. %s", why)
-        for one in left:
-            await one.close()
+        self._opened = await self._made.__aenter__()
 
     async def take(self, learner: LearnerHost, step: int) -> None:
         assert isinstance(learner, InProcessLearner)
         policy = await learner.in_one_piece()
         weights: Mapping[str, Tensor | LowRank] = await in_thread(sampled_weights, policy.model, policy.reference)
-        if self._further and any(isinstance(weight, LowRank) for weight in weights.values()):
-            await self._leave_further("Its adapter is sampled without merging it.")
-        file = await in_thread(_packed, weights) if self._further else b""
-        loads = [one.load(file, step) for one in self._further]
-        _, *fingerprints = await asyncio.gather(self.own.load_policy(weights, step), *loads)
-        if self._together is not None:
-            self._together.forget_prefixes()
+        await self.engine.load_policy(weights, step)
         canaries.check_version(self.engine.version, step)
-        if {self.own.fingerprint, *fingerprints} != {fingerprint_of(weights)}:
+        if self.engine.fingerprint != fingerprint_of(weights):
             raise CanaryError(
                 f"The engine says that it samples policy version {step}, but its weights are not the learner's, so the "
                 "run stops before it samples from the wrong policy."
             )
 
     async def close(self) -> None:
-        engine, self._own, self._made, self._together = self._own, None, None, None
-        further, self._further = self._further, []
-        try:
-            for one in further:
-                await one.close()
-        finally:
-            if engine is not None:
-                await engine.__aexit__(None, None, None)
-
-
-async def _otherwise(one: FurtherEngine, signature: str) -> str:
-    """Wait for a further engine; return why it cannot sample beside the one with this signature, or ""."""
-    theirs = None
-    try:
-        with anyio.move_on_after(_OPEN_SECONDS) as waiting:
-            theirs = await one.opened()
-    except McpRlError as error:
-        return str(error).partition("; ")[0].partition(". ")[0] + "."
-    if waiting.cancelled_caught:
-        return f"It could not sample within {_OPEN_SECONDS:g} s."
-    return "" if theirs == signature else "Its results are not those of the first."
+        engine, self._opened, self._made = self._opened, None, None
+        if engine is not None:
+            await engine.__aexit__(None, None, None)
 
 
 def _loaded(settings: LocalSettings, checkpoint: Checkpoint | None, *, unsloth_allowed: bool) -> tuple[LoadPlan, Base]:
@@ -327,10 +259,6 @@ def _loaded(settings: LocalSettings, checkpoint: Checkpoint | None, *, unsloth_a
         unsloth_allowed=unsloth_allowed,
     )
     return plan, with_chat(open_base(plan, before), settings.chat)
-
-
-def _base_alone(settings: LocalSettings) -> Base:
-    return _loaded(settings, newest_checkpoint(settings.checkpoints), unsloth_allowed=False)[1]
 
 
 @torch.no_grad()
@@ -356,11 +284,6 @@ def free_cached() -> None:
     """Return the memory that torch keeps in its cache to the GPU, which an engine in another process may share."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _packed(weights: Mapping[str, Tensor]) -> bytes:
-    """Return merged weights as a safetensors file."""
-    return save({name: weight.detach().contiguous() for name, weight in weights.items()})
 
 
 def _give_back() -> None:
