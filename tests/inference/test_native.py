@@ -1,0 +1,86 @@
+"""What is compiled for the processor: other processors' code, several threads, draws, and what it refuses."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mcp_rl.inference.cache import KvStore
+from mcp_rl.inference.native import model as native
+from mcp_rl.inference.native.model import TokenPlaces
+from mcp_rl.inference.policy import Policy
+from mcp_rl.inference.sampler import draw
+from tests.inference.models import tiny_model
+from tests.inference.test_batch import alone, random_lives
+
+ROOT = Path(__file__).parents[2]
+NARROW = """
+import sys, pytest
+from mcp_rl.inference.native.vectors import LANES
+assert LANES == 8
+sys.exit(pytest.main(["tests/inference/test_forward.py", "-q", "-p", "no:cacheprovider", "-k", "native and share-4"]))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for another x86 processor")
+def test_a_processor_without_avx512_computes_the_same(tmp_path: Path) -> None:
+    other = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma", "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", NARROW], cwd=ROOT, env=os.environ | other, capture_output=True, text=True
+    )
+    assert run.returncode == 0 and "2 passed" in run.stdout, run.stdout + run.stderr
+
+
+@torch.inference_mode()
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(tiny_model(window=2048))
+    assert policy.native is not None
+    monkeypatch.setattr(native, "WORK", 1)
+    monkeypatch.setattr(policy.native, "_most", 3)
+    lives, _ = random_lives(policy, 5, rounds=12, long=90)
+    assert len(policy.native._threads._threads) == 2
+    monkeypatch.setattr(policy.native, "_most", 1)
+    for life in lives:
+        again = alone(policy, life)
+        assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)
+
+
+@pytest.mark.parametrize("vocabulary", [64, 97, 4608])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_a_draw_inverts_the_cumulative_distribution(vocabulary: int, temperature: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(500, vocabulary) * 3
+    logits[:, vocabulary // 2] = -torch.inf
+    uniforms = torch.rand(500, dtype=torch.float64)
+    ids, logprobs = draw(logits, [temperature] * 500, uniforms.tolist())
+    exact = (logits / temperature).double().log_softmax(-1)
+    sums = exact.exp().cumsum(-1)
+    for row, (token, logprob) in enumerate(zip(ids, logprobs, strict=True)):
+        before = sums[row, token - 1].item() if token else 0.0
+        assert before - 1e-6 <= uniforms[row] <= sums[row, token].item() + 1e-6
+        assert logprob == pytest.approx(exact[row, token].item(), abs=1e-5)
+    assert vocabulary // 2 not in ids
+
+
+def test_the_ends_of_the_distribution_can_be_drawn() -> None:
+    logits = torch.full((2, 100), -torch.inf)
+    logits[:, 40] = logits[:, 60] = 0.0
+    ids, logprobs = draw(logits, [1.0, 1.0], [0.0, 1.0 - 2**-53])
+    assert ids == [40, 60] and logprobs == pytest.approx([-0.6931472] * 2)
+    assert draw(torch.tensor([[1.0, 5.0, 5.0]]), [0.0], [0.9])[0] == [1], "greedy takes the first of equals"
+
+
+@pytest.mark.parametrize(("token", "position", "row"), [(97, 0, 0), (-1, 0, 0), (5, 64, 0), (5, 0, 2)])
+def test_nothing_is_read_or_written_beyond_the_store(token: int, position: int, row: int) -> None:
+    policy = Policy(tiny_model())
+    assert policy.native is not None
+    store = KvStore(policy.shape, 2, 64)
+    with pytest.raises(IndexError, match=r"is not in range"):
+        policy.native.logits(store, TokenPlaces.of([(row, 0, None)]).tokens([token], [position]))
+    out = policy.native.logits(store, TokenPlaces.of([(1, 0, None)]).tokens([5], [63]))
+    assert np.isfinite(out[:, :97].numpy()).all()
