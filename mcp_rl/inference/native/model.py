@@ -123,7 +123,7 @@ class TokenPlaces:
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """TokenArrays tokens of a forward pass: int64 arrays with one entry for each."""
+    """Packed tokens of a forward pass: int64 arrays with one entry for each."""
 
     ids: Any
     positions: Any
@@ -182,7 +182,7 @@ class NativeForward:
         """Forward tokens and store their keys and values; return the logits after those in the places `keep`, or after
         all: [len(keep), vocabulary], or more columns, all -inf, than the vocabulary has ids.
 
-        Raises IndexError for an id that the vocabulary lacks.
+        Raises IndexError for an id that the vocabulary lacks, or a place that the store lacks.
         """
         places, weights = tokens.at, self._weights
         for name, numbers, end in (
@@ -202,11 +202,9 @@ class NativeForward:
         out = np.empty((len(keep), weights.head[1 + OUTPUTS]), np.float32)
 
         def compute(begin: int, end: int) -> None:
-            packed, wanted = (
-                TokenArrays(*(part[begin:end] for part in whole)),
-                slice(*np.searchsorted(keep, (begin, end))),
-            )
-            forward(weights, self._rotations, cache, packed, keep[wanted] - begin, out[wanted])
+            part = TokenArrays(*(each[begin:end] for each in whole))
+            wanted = slice(*np.searchsorted(keep, (begin, end)))
+            forward(weights, self._rotations, cache, part, keep[wanted] - begin, out[wanted])
 
         first, *others = self._parts(places.slots)
         running = [self._threads.submit(compute, *part) for part in others]
