@@ -1,6 +1,6 @@
 """Tokens per second of the in-process engine against `transformers.generate` and vLLM, on the same prompts.
 
-    python -m benchmarks.sampling [--threads 1] [--rounds 5] [--vllm-python VENV/bin/python] > result.json
+    python -m benchmarks.sampling [--threads 2] [--rounds 5] [--vllm-python VENV/bin/python] > result.json
 
 The model has the built-in model's shape and random weights, so that few turns end early. All contenders sample at
 temperature 1 from LoRA weights: the engine from merged weights and from the unmerged adapter, `generate` with the
@@ -162,7 +162,7 @@ async def vllm(
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--group", type=int, default=8)
