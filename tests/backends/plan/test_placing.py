@@ -27,8 +27,6 @@ def refused(**settings: Any) -> str:
         ({"placement": {"engine_gpus": (1,)}, "engine": {"kind": "local"}}, 'engine.kind = "local"'),
         ({"placement": {"engine_gpus": (1,)}, "engine": {"url": "http://127.0.0.1:1/v1"}}, "names a running server"),
         ({"placement": {"learner_gpus": (0, 1), "learner_processes": 2}}, "for CPUs"),
-        ({"engine": {"processes": 2}, "placement": {"in_process": False}}, "placement.in_process = false is set too"),
-        ({"engine": {"processes": 2}, "backend": "ray"}, 'backend = "ray" is set too'),
         ({"placement": {"learner_gpus": (0, 1), "in_process": True}}, "processes of their own"),
         ({"placement": {"learner_gpus": (1,), "in_process": True}}, "CUDA_VISIBLE_DEVICES=1"),
         (
