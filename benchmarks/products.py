@@ -1,9 +1,10 @@
-"""The products of the built-in model's layers, by mcp_rl's choice of library and by torch's own `linear`.
+"""The products of the built-in model's layers: by the native pass that samples it, by mcp_rl's choice of library, which
+its learner uses, and by torch's own `linear`.
 
     python -m benchmarks.products [--threads 1] > result.json
 
 Each product is timed by turns, 300 times each; the figures are medians, in microseconds. Where the processor lacks
-AVX-512, or torch has no oneDNN, both are the same.
+AVX-512, or torch has no oneDNN, the last two are the same. The native pass takes one thread, and sums in its own order.
 """
 
 import argparse
@@ -14,10 +15,15 @@ import sys
 import time
 from collections.abc import Callable
 
+import numba
+import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
+from mcp_rl.inference.native.compiling import OUTPUTS
+from mcp_rl.inference.native.layers import product
+from mcp_rl.inference.native.model import FlatWeights
+from mcp_rl.inference.native.vectors import start
 from mcp_rl.inference.products import has_onednn, linear
 from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.tokenizer import build_tokenizer
@@ -41,7 +47,12 @@ def layers() -> dict[str, tuple[int, int]]:
     }
 
 
-def by_turns(*ways: Callable[[], Tensor], rounds: int = 300) -> list[float]:
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+def native(numbers, kind, x, out):  # type: ignore[no-untyped-def]
+    product(numbers, kind, start(x), len(x), (start(out), out.shape[1]), False)
+
+
+def by_turns(*ways: Callable[[], object], rounds: int = 300) -> list[float]:
     """Return the median microseconds of each way."""
     taken: list[list[float]] = [[] for _ in ways]
     for _ in range(rounds):
@@ -63,12 +74,20 @@ def main() -> None:
         weight = torch.randn(outputs, inputs)
         for rows in ROWS:
             x = torch.randn(rows, inputs)
-            ours, torchs = by_turns(lambda x=x, w=weight: linear(x, w), lambda x=x, w=weight: F.linear(x, w))  # type: ignore[misc]
+            flat, layer = FlatWeights(), torch.nn.Linear(inputs, outputs, bias=False)
+            layer.weight.copy_(weight)
+            kind = np.array(flat.product([layer]))
+            numbers, out = flat.joined(), np.empty((rows, kind[OUTPUTS]), np.float32)
+            native(numbers, kind, x.numpy(), out)
+            assert np.allclose(out[:, :outputs], F.linear(x, weight).numpy(), atol=1e-3)
+            times = by_turns(
+                lambda x=x, n=numbers, k=kind, o=out: native(n, k, x.numpy(), o),  # type: ignore[misc]
+                lambda x=x, w=weight: linear(x, w),  # type: ignore[misc]
+                lambda x=x, w=weight: F.linear(x, w),  # type: ignore[misc]
+            )
             found[f"{name}, {rows} rows"] = {
-                "ours": ours,
-                "torch": torchs,
-                "times_as_fast": round(torchs / ours, 2),
-                "gflops": round(2e-3 * rows * inputs * outputs / ours, 1),
+                way: {"us": us, "gflops": round(2e-3 * rows * inputs * outputs / us, 1)}
+                for way, us in zip(("native", "ours", "torch"), times, strict=True)
             }
     json.dump(
         {

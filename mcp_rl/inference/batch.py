@@ -93,7 +93,7 @@ class DecodingBatch:
         self._groups: list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]] | None = None
         """For each group its first row, one past its last row, and the trunks that its rows attend to."""
         self._places: TokenPlaces | None = None
-        """Where the tokens of a native decoding step are; None: their rows have changed."""
+        """The slots and trunks of the active rows, for native decoding; None once rows have come, gone or moved."""
         self._last: dict[tuple[int, int], TokenGroup] = {}
         """The groups of the last decoding step, by first and one past the last row."""
         self._version = policy.version
@@ -190,7 +190,7 @@ class DecodingBatch:
         rows = self._order
         tokens = self._places.tokens([row.ids[-1] for row in rows], [len(row.ids) - 1 for row in rows])
         self._reserve(int(tokens.own.max()) + 1)
-        logits = native.logits(self._store, tokens)
+        logits = native.logits(self._store, tokens, self._places.trunks)
         for row in rows:
             row.computed += 1
         return self._sample(rows, logits)

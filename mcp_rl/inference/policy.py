@@ -66,11 +66,6 @@ class Policy:
         self.own = LlamaForward(self.model) if known and not native else None
         """The engine's own forward pass of larger ones; if both are None, transformers' layers are called."""
 
-    @property
-    def base(self) -> Mapping[str, Tensor]:
-        """The base's parameters, by name."""
-        return self._base
-
     def load(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
         """Sample a copy of `weights` from now on. Raises EngineError, and changes nothing, if one does not fit.
 

@@ -12,12 +12,13 @@ from torch import Tensor
 from mcp_rl.inference.attention import AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.grouping import given_groups, is_alone, width
-from mcp_rl.inference.native.model import PackedTokens, TokenPlaces
+from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.products import TILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mcp_rl.inference.native.model import NativeForward
     from mcp_rl.inference.policy import Policy
 
 CHUNK = 512
@@ -108,8 +109,7 @@ def _extent(piece: Piece) -> tuple[int, int, int]:
 def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: bool = False) -> Tensor:
     """Return the logits after the last token of each piece, or after `every` token."""
     if policy.native is not None:
-        ends = np.cumsum([len(piece.ids) for piece in pieces]) - 1
-        return policy.native.logits(store, _packed(pieces), None if every else ends)
+        return _natively(policy.native, store, pieces, every=every)
     device = policy.shape.device
     total = sum(len(piece.ids) for piece in pieces)
     padding = round_up(total, TILE) - total
@@ -133,12 +133,13 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: 
     return logits[: len(pieces)]
 
 
-def _packed(pieces: Sequence[Piece]) -> PackedTokens:
-    """Return the tokens of the pieces for the native forward pass."""
+def _natively(native: NativeForward, store: KvStore, pieces: Sequence[Piece], *, every: bool) -> Tensor:
+    """Return what `_forward` does."""
     sizes = [len(piece.ids) for piece in pieces]
     places = TokenPlaces.of([(piece.slot, piece.position - piece.own, piece.trunk) for piece in pieces]).repeated(sizes)
     positions = [np.arange(piece.position, piece.position + size) for piece, size in zip(pieces, sizes, strict=True)]
-    return places.tokens([token for piece in pieces for token in piece.ids], np.concatenate(positions))
+    tokens = places.tokens([token for piece in pieces for token in piece.ids], np.concatenate(positions))
+    return native.logits(store, tokens, places.trunks, None if every else np.cumsum(sizes) - 1)
 
 
 def _blocks(piece: Piece) -> list[Piece]:

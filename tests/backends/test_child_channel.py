@@ -13,7 +13,7 @@ import pytest
 
 from mcp_rl import errors
 from mcp_rl.backends.processes.channel import error_message, error_of
-from mcp_rl.backends.processes.child import LEARNER, ChildProcess
+from mcp_rl.backends.processes.child import ChildProcess
 from mcp_rl.backends.processes.failures import died, failed
 from mcp_rl.errors import EngineStop, McpRlError, RunStop, ServerFault, UserError
 from mcp_rl.system.processes.spawn import spawned
@@ -66,7 +66,7 @@ async def echo(folder: Path) -> AsyncIterator[ChildProcess]:
                 pipes="pass",
             )
         )
-        process = ChildProcess(child, stack.pop_all(), LEARNER)
+        process = ChildProcess(child, stack.pop_all())
         try:
             with anyio.fail_after(120):
                 yield process

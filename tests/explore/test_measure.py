@@ -88,6 +88,13 @@ def test_tools_are_called_even_if_slow_ones_took_all_the_time(
     assert state is not None and state.kept == kept
 
 
+def test_measuring_ends_however_many_slow_tools_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working, "_ALL_SECONDS", 0.0)
+    monkeypatch.setattr(working, "_LATEST", 0.0)
+    state = measured(server_of("files", tmp_path, tmp_path)).measured
+    assert state is not None and (state.kept, state.reading) == ("unsure", ())
+
+
 def test_a_server_may_load_what_it_needs_at_its_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_DEADLINE", 0.3)
     found = measured(server_of("lazy", tmp_path)).measured

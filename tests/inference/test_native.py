@@ -1,4 +1,4 @@
-"""What is compiled for the processor: other processors' code, several threads, draws, and what it refuses."""
+"""The native forward pass and sampler: on other processors, in several threads, beyond the store; what is drawn."""
 
 import os
 import platform
@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from mcp_rl.inference.cache import KvStore
+from mcp_rl.inference.batch import DecodingBatch
+from mcp_rl.inference.cache import PAGE, KvStore
 from mcp_rl.inference.native import model as native
 from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.policy import Policy
-from mcp_rl.inference.sampler import draw
-from tests.inference.models import tiny_model
-from tests.inference.test_batch import alone, random_lives
+from mcp_rl.inference.row import Row
+from mcp_rl.inference.sampler import Draws, draw
+from tests.inference.models import STOP, plain_logprobs, tiny_model
+from tests.inference.test_batch import alone, random_lives, turn
 
 ROOT = Path(__file__).parents[2]
 NARROW = """
@@ -50,6 +52,28 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+@torch.inference_mode()
+def test_trunks_and_rows_of_several_pages_are_read_whole(kind: str) -> None:
+    """Four rows on one trunk, so their queries read it together, and one on none; each row is longer than a page."""
+    model = tiny_model(kind, window=1024)
+    batch = DecodingBatch(Policy(model), frozenset([STOP]), 5)
+    trunk = [*(i % 11 for i in range(3 * PAGE + 5)), STOP]
+    rows = [
+        Row(i, Draws(i), ids=[*(trunk if i else []), *((i + 5 * k) % STOP for k in range(PAGE + 20 * i))])
+        for i in range(5)
+    ]
+    for row in rows:
+        row.turn = turn(6)
+    batch.start(rows)
+    while batch.active:
+        batch.step()
+    for row in rows:
+        assert row.turn is not None and row.start == (len(trunk) if row.order else 0)
+        wanted = plain_logprobs(model, row.ids)[-len(row.turn.logprobs) :]
+        assert row.turn.logprobs == pytest.approx(wanted.tolist(), abs=1e-5)
+
+
 @pytest.mark.parametrize("vocabulary", [64, 97, 4608])
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 def test_a_draw_inverts_the_cumulative_distribution(vocabulary: int, temperature: float) -> None:
@@ -80,7 +104,7 @@ def test_nothing_is_read_or_written_beyond_the_store(token: int, position: int, 
     policy = Policy(tiny_model())
     assert policy.native is not None
     store = KvStore(policy.shape, 2, 64)
-    with pytest.raises(IndexError, match=r"is not in range"):
-        policy.native.logits(store, TokenPlaces.of([(row, 0, None)]).tokens([token], [position]))
-    out = policy.native.logits(store, TokenPlaces.of([(1, 0, None)]).tokens([5], [63]))
+    with pytest.raises(IndexError, match=r"are not all below 97, 2 and 64"):
+        policy.native.logits(store, TokenPlaces.of([(row, 0, None)]).tokens([token], [position]), [])
+    out = policy.native.logits(store, TokenPlaces.of([(1, 0, None)]).tokens([5], [63]), [])
     assert np.isfinite(out[:, :97].numpy()).all()

@@ -1,4 +1,4 @@
-"""The learner in a child process, with the in-process engine beside it unless vLLM samples; or an engine alone.
+"""The learner in a child process, with the in-process engine beside it unless vLLM samples.
 
 A crash or an out-of-memory in the child is one named error here, its memory is really freed when it ends, and nothing
 of it is left when this process ends, since it runs under the watchdog. This side imports no torch.
@@ -14,7 +14,7 @@ import itertools
 import json
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -46,27 +46,12 @@ _NOT_LEARNED_FROM = {"messages", "calls", "final_state", "explanation", "metrics
 """Fields of a trajectory that the learner does not need: it takes the tokens."""
 
 
-@dataclass(frozen=True)
-class ChildKind:
-    """The words for one kind of child."""
-
-    role: str
-    """Names its log, and the process if it is left over."""
-    who: str
-    """Begins the sentences about it: "The learner"."""
-    less: str = ""
-    """Advice where memory runs out; empty: that for a learner."""
-
-
-LEARNER = ChildKind("learner", "The learner")
-
-
 class ChildProcess:
     """The child and the channel to it."""
 
-    def __init__(self, child: Child, stack: AsyncExitStack, kind: ChildKind) -> None:
+    def __init__(self, child: Child, stack: AsyncExitStack) -> None:
         assert child.process.stdin is not None and child.process.stdout is not None
-        self.child, self._kind = child, kind
+        self.child = child
         self.state: Message = {"step": 0, "version": -1, "max_context": 0, "stats": {}}
         """The child's newest report of its state."""
         self._stack = stack
@@ -76,18 +61,18 @@ class ChildProcess:
         self._outgoing: asyncio.Queue[list[bytes]] = asyncio.Queue()
         self._gone: EngineStop | None = None
         self.ready = False
-        """True while learner or engine are open, so that they can be closed."""
+        """True while the learner is open, so that it can be closed."""
         self._reader = asyncio.create_task(self._read(BufferedByteReceiveStream(child.process.stdout)))
         self._writer = asyncio.create_task(self._write())
 
     @classmethod
-    async def start(cls, run: Path, environment: Mapping[str, str], kind: ChildKind = LEARNER) -> ChildProcess:
+    async def start(cls, run: Path, environment: Mapping[str, str]) -> ChildProcess:
         """Start the child, whose heavy imports begin at once. Raises ConfigError if it cannot start."""
         process = spawned(
             [sys.executable, "-P", "-m", "mcp_rl.backends.processes.child_main"],
-            role=kind.role,
+            role="learner",
             run=run,
-            log=run / "logs" / f"{kind.role}.log",
+            log=run / "logs" / "learner.log",
             environment=environment,
             pipes="pass",
         )
@@ -95,8 +80,8 @@ class ChildProcess:
         try:
             child = await stack.enter_async_context(process)
         except OSError as error:
-            raise ConfigError(f"{kind.who}'s process cannot be started: {error}.") from error
-        return cls(child, stack, kind)
+            raise ConfigError(f"The learner's process cannot be started: {error}.") from error
+        return cls(child, stack)
 
     async def ask(
         self, call: str, parts: Sequence[bytes] = (), *, abandon: bool = False, **arguments: Any
@@ -128,12 +113,12 @@ class ChildProcess:
             self._outgoing.put_nowait(frame({"call": call, "arguments": arguments}))
 
     async def close(self) -> None:
-        """End the child; if it is idle, let it close learner and engine first."""
+        """End the child; if it is idle, let it close the learner first."""
         with anyio.CancelScope(shield=True):
             if self._gone is None and self.ready and not self._asked:
                 with anyio.move_on_after(_END_SECONDS), suppress(McpRlError):
                     await self.ask("close", abandon=True)
-            self._give_up(EngineStop(f"{self._kind.who} was closed."))
+            self._give_up(EngineStop("The learner was closed."))
             self._writer.cancel()
             self._reader.cancel()
             await asyncio.gather(self._writer, self._reader, return_exceptions=True)
@@ -157,10 +142,8 @@ class ChildProcess:
         if future is None or future.done():
             return
         if "error" in message:
-            log, who, less = self.child.log.path, self._kind.who, self._kind.less
-            future.set_exception(
-                error_of(message["error"], lambda kind, line: failed(kind, line, call, log, who=who, less=less))
-            )
+            log = self.child.log.path
+            future.set_exception(error_of(message["error"], lambda kind, line: failed(kind, line, call, log)))
         else:
             future.set_result((message.get("result"), parts))
 
@@ -180,9 +163,8 @@ class ChildProcess:
             self.child.kill()
             ending = ending or "closed its channel and was terminated"
         by_kernel = kernel_kills() > self._kills
-        how, log, who, less = ending or self.child.ending, self.child.log.path, self._kind.who, self._kind.less
-        tail = self.child.tail()
-        self._give_up(died(how, doing, log, tail, by_kernel=by_kernel, who=f"{who}'s process", less=less))
+        said = died(ending or self.child.ending, doing, self.child.log.path, self.child.tail(), by_kernel=by_kernel)
+        self._give_up(said)
 
     def _give_up(self, error: EngineStop) -> None:
         self._gone = self._gone or error

@@ -40,14 +40,11 @@ def out_of_memory(kind: str, sentence: str) -> bool:
     return kind in ("OutOfMemoryError", "MemoryError") or any(words in sentence for words in _OUT_OF_MEMORY)
 
 
-def failed(
-    kind: str, sentence: str, doing: str, log: Path | None = None, who: str = "The learner", less: str = ""
-) -> EngineError:
-    """Return the error for a learner that raised an unexpected error: it still lives, but its run cannot go on. `less`:
-    advice for want of memory; empty: by what it was doing."""
+def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: str = "The learner") -> EngineError:
+    """Return the error for a learner that raised an unexpected error: it still lives, but its run cannot go on."""
     when = f" {_DOING[doing]}" if doing in _DOING else ""
     if out_of_memory(kind, sentence):
-        less = less or _LESS_TO_HOLD.get(doing, _LESS_MEMORY)
+        less = _LESS_TO_HOLD.get(doing, _LESS_MEMORY)
         return EngineStop(f"{who} ran out of memory{when}: {sentence}. {less}; {_CONTINUES}.")
     where = f" The traceback is in {log}." if log is not None else ""
     return EngineStop(f"{who} failed{when} with {kind}: {sentence}; {_CONTINUES}.{where}")
@@ -61,15 +58,14 @@ def died(
     *,
     by_kernel: bool = False,
     who: str = "The learner's process",
-    less: str = "",
 ) -> EngineStop:
     """Return the error for a learner whose process is gone.
 
     `ending` says how it ended, such as "was killed by SIGKILL"; `by_kernel`: the kernel has counted a process that it
-    killed for want of memory. `less`: advice for want of memory; empty: by what it was doing.
+    killed for want of memory.
     """
     known = next((name for name in doing if name in _DOING), "")
-    when, less = f" {_DOING[known]}" if known else "", less or _LESS_TO_HOLD.get(known, _LESS_MEMORY)
+    when, less = f" {_DOING[known]}" if known else "", _LESS_TO_HOLD.get(known, _LESS_MEMORY)
     last = f" The last lines of {log}: {tail}" if tail else f" {log} has no word of it."
     if ending.endswith("SIGKILL"):
         why = "for want of memory" if by_kernel else "not by us: probably the kernel did it for want of memory"

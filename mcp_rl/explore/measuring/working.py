@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.tools.listing import Tool
 
-_SECONDS, _ALL_SECONDS = 5.0, 25.0
-"""Time for finding calls of one tool that work, and of all tools."""
+_SECONDS, _ALL_SECONDS, _LATEST = 5.0, 25.0, 60.0
+"""Time for finding calls of one tool that work and of all tools, and the time after which a tool gets no call."""
 _TRIES, _LEAST_TRIES, _WANTED = 12, 2, 2
-"""Most calls of one tool while arguments are sought, those that it gets even where others took all the time, and the
-number of results that end the search."""
+"""Most calls of one tool while arguments are sought, those that it gets until `_LATEST` even where others took all the
+time, and the number of results that end the search."""
 _PASSES = 2
 """Times that calls are sought again of tools that did not work yet."""
 _MOST_LOOKS = 14
@@ -76,11 +76,13 @@ class WorkingCalls:
         self.showed: set[str] = set()
         """Tools that showed something before any change."""
         self._until = 0.0
-        """The time at which no more calls are sought."""
+        """The time at which no more calls are sought of tools that had a few."""
+        self._latest = 0.0
+        """The time at which no more are sought of any."""
 
     async def find(self, link: Link) -> None:
         """Find calls that work, of all tools but those that seem to destroy."""
-        self._until = time.monotonic() + _ALL_SECONDS
+        self._start_the_clock()
         await self._find(link, self.readers)
         calls = [*self.in_order, *self._hollow.values()]
         self.showed = _that_show_something(calls)
@@ -101,8 +103,12 @@ class WorkingCalls:
 
     async def find_destroying(self, link: Link) -> None:
         """Find calls that work, of the tools that seem to destroy."""
-        self._until = time.monotonic() + _ALL_SECONDS
+        self._start_the_clock()
         await self._find(link, self.harsh)
+
+    def _start_the_clock(self) -> None:
+        now = time.monotonic()
+        self._until, self._latest = now + _ALL_SECONDS, now + _LATEST
 
     async def _try_statements(self, link: Link) -> None:
         """Change a database by the tools that take any SQL, and note statements that show it."""
@@ -134,7 +140,7 @@ class WorkingCalls:
         for tool in tools:
             until = min(time.monotonic() + _SECONDS, self._until)
             for tries in range(_TRIES):
-                late = tries >= _LEAST_TRIES and time.monotonic() > until
+                late = time.monotonic() > (until if tries >= _LEAST_TRIES else self._latest)
                 if late or len(self.worked[tool.name]) >= _WANTED:
                     break
                 draw = self._new_draw(tool.name)

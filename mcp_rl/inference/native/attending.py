@@ -30,7 +30,8 @@ from mcp_rl.inference.native.vectors import (
     wide_values_of_4,
 )
 
-LOWEST = np.float32(-np.inf)
+HIDDEN = np.float32(-np.inf)
+"""The score of a position that a query does not see."""
 
 
 @compiled
@@ -157,8 +158,8 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                 keys = at(numbers, key_row + packed.slots[token] * shared * room + common * PAGE * dim)
                 rest = at(score, mine + before + common * PAGE)
                 _score(question, one, keys, pages - common, dim, (rest, line))
-                lines[mine + length : mine + before] = LOWEST
-                lines[mine + before + seen : mine + before + pages * PAGE] = LOWEST
+                lines[mine + length : mine + before] = HIDDEN
+                lines[mine + before + seen : mine + before + pages * PAGE] = HIDDEN
                 _softmax(at(score, mine), before + pages * PAGE, sums)
                 if not at_once:
                     target = targets[which : which + 1]

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NONE = -1
-"""The place of what is not there."""
+"""Stands for the index of something that a model or a token lacks."""
 INWARD, OUTWARD, GATES, DOWN = range(4)
 """A layer's products: queries, keys and values; attention's output; both halves of the feed-forward layer; its output.
 """
 BEFORE, AFTER, QUERY, KEY = range(4)
 """A layer's norms: before attention, before the feed-forward layer, of a query and of a key."""
 WEIGHT, BIAS, INPUTS, OUTPUTS, LOW_A, LOW_B, RANK = range(7)
-"""What is known of a product: where its numbers begin, and its sizes; outputs and rank are multiples of `PANEL`."""
+"""Columns of `Weights.products`: where the weight, the bias, A and B begin in `Weights.numbers`; and the product's
+inputs, outputs and rank, the last two rounded up to a multiple of `PANEL`."""
 
 
 class Weights(NamedTuple):
@@ -28,11 +29,11 @@ class Weights(NamedTuple):
     numbers: Any
     """All weights, one behind the other."""
     products: Any
-    """[layers, 4, 7]"""
+    """int64 [layers, 4, 7]"""
     norms: Any
-    """[layers, 4]: where each begins."""
+    """int64 [layers, 4]: where each begins in `numbers`."""
     head: Any
-    """[8]: the last norm, and the product of the logits."""
+    """int64 [8]: where the last norm begins, and the columns of the product that makes the logits."""
     embeddings: Any
     """[vocabulary, hidden size]"""
     heads: int
@@ -64,7 +65,7 @@ class Cache(NamedTuple):
 
 
 class TokenArrays(NamedTuple):
-    """Tokens of a forward pass, one entry for each."""
+    """The tokens of a forward pass: int64 arrays with one entry for each token."""
 
     ids: Any
     positions: Any

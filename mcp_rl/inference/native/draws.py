@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.attending import LOWEST
 from mcp_rl.inference.native.compiling import compiled
 from mcp_rl.inference.native.vectors import BLOCK, exponentials, largest, start
 
@@ -18,7 +17,7 @@ def _line(logits, temperature, room):
     count = len(logits)
     if count == len(room) and (temperature == 0 or temperature == 1):
         return logits
-    room[count:] = LOWEST
+    room[count:] = np.float32(-np.inf)
     divisor = np.float32(temperature) if temperature != 0 else np.float32(1)
     for token in range(count):
         room[token] = logits[token] / divisor

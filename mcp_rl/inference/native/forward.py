@@ -68,6 +68,17 @@ def _store(weights, rotations, cache, packed, layer, token, line, queries):
 
 
 @compiled
+def out_of_bounds(packed, vocabulary, rows, capacity):
+    """Return the first token whose id is not in the vocabulary or whose place is not in the cache, or `NONE`."""
+    for token in range(len(packed.ids)):
+        if not 0 <= packed.ids[token] < vocabulary:
+            return token
+        if not (0 <= packed.slots[token] < rows and 0 <= packed.own[token] < capacity):
+            return token
+    return NONE
+
+
+@compiled
 def forward(weights, rotations, cache, packed, keep, out):
     """Store the keys and values of packed tokens; write the logits of those in the places `keep` to out [len(keep),
     outputs of the head]."""

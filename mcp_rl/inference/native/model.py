@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.native.compiling import NONE, OUTPUTS, Cache, Rotations, TokenArrays, Weights
-from mcp_rl.inference.native.forward import forward
+from mcp_rl.inference.native.forward import forward, out_of_bounds
 from mcp_rl.inference.native.vectors import BLOCK, PANEL, WIDE
 from mcp_rl.system.threads import update_threads
 
@@ -29,12 +29,10 @@ WORK = 1 << 24
 """Tokens times weights that are worth a thread: a sixth of a millisecond."""
 POSITIONS = 1024
 """Positions by which the table of rotations grows."""
-SIZES = 7
-"""Numbers known of a product (`compiling`)."""
 
 
-class _Numbers:
-    """Tensors one behind the other, and where each begins."""
+class FlatWeights:
+    """Weights one behind the other, in the form that the compiled functions read."""
 
     def __init__(self) -> None:
         self.parts: list[Tensor] = []
@@ -92,14 +90,14 @@ def _padded(tensor: Tensor, unit: int, fill: float = 0.0) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """Where packed tokens are: int64 arrays with one entry for each."""
+    """The rows and trunks to which the tokens of a forward pass belong: int64 arrays with one entry for each token."""
 
     slots: Any
     """The row of the store."""
     starts: Any
     """The position at which the row begins."""
     trunk_of: Any
-    """The place in `trunks` of the trunk that the token attends to, or `NONE`."""
+    """The index in `trunks` of the trunk that the token attends to, or `NONE`."""
     trunks: list[Trunk]
 
     @staticmethod
@@ -115,21 +113,10 @@ class TokenPlaces:
         slots, starts, trunk_of = (np.repeat(each, counts) for each in (self.slots, self.starts, self.trunk_of))
         return TokenPlaces(slots, starts, trunk_of, self.trunks)
 
-    def tokens(self, ids: Sequence[int], positions: Any) -> PackedTokens:
-        """Return tokens at absolute positions."""
+    def tokens(self, ids: Sequence[int], positions: Any) -> TokenArrays:
+        """Return the tokens that have these ids and absolute positions."""
         positions = np.asarray(positions)
-        return PackedTokens(np.array(ids), positions, positions - self.starts, self)
-
-
-@dataclass(frozen=True)
-class PackedTokens:
-    """Packed tokens of a forward pass: int64 arrays with one entry for each."""
-
-    ids: Any
-    positions: Any
-    own: Any
-    """The place in the row."""
-    at: TokenPlaces
+        return TokenArrays(np.array(ids), positions, self.slots, positions - self.starts, self.trunk_of)
 
 
 class NativeForward:
@@ -147,7 +134,7 @@ class NativeForward:
     @torch.inference_mode()
     def renew(self) -> None:
         """Read the model's parameters and low-rank updates again."""
-        numbers, products, norms = _Numbers(), [], []
+        numbers, products, norms = FlatWeights(), [], []
         inner = self._model.model
         for layer in inner.layers:
             attention, mlp = layer.self_attn, layer.mlp
@@ -167,7 +154,7 @@ class NativeForward:
         attention = inner.layers[0].self_attn
         self._weights = Weights(
             numbers=numbers.joined(),
-            products=np.array(products).reshape(len(norms), 4, SIZES),
+            products=np.array(products).reshape(len(norms), 4, -1),
             norms=np.array(norms),
             head=np.array(head),
             embeddings=inner.embed_tokens.weight.detach().numpy(),
@@ -178,39 +165,39 @@ class NativeForward:
             floor=np.float32(inner.norm.variance_epsilon),
         )
 
-    def logits(self, store: KvStore, tokens: PackedTokens, keep: Any = None) -> Tensor:
+    def logits(self, store: KvStore, tokens: TokenArrays, trunks: Sequence[Trunk], keep: Any = None) -> Tensor:
         """Forward tokens and store their keys and values; return the logits after those in the places `keep`, or after
         all: [len(keep), vocabulary], or more columns, all -inf, than the vocabulary has ids.
 
         Raises IndexError for an id that the vocabulary lacks, or a place that the store lacks.
         """
-        places, weights = tokens.at, self._weights
-        for name, numbers, end in (
-            ("id", tokens.ids, len(weights.embeddings)),
-            ("place", tokens.own, store.capacity),
-            ("row", places.slots, store.rows),
-        ):
-            if (lowest := numbers.min()) < 0 or (highest := numbers.max()) >= end:
-                raise IndexError(f"{name} {lowest if lowest < 0 else highest} is not in range({end})")
+        weights, vocabulary = self._weights, len(self._weights.embeddings)
+        if (wrong := out_of_bounds(tokens, vocabulary, store.rows, store.capacity)) != NONE:
+            found = tokens.ids[wrong], tokens.slots[wrong], tokens.own[wrong]
+            raise IndexError(
+                "id {}, row {} and place {} are not all".format(*found)
+                + f" below {vocabulary}, {store.rows} and {store.capacity}"
+            )
         if (reach := int(tokens.positions.max()) + 1) > len(self._rotations.cos):
             self._rotate(round_up(reach, POSITIONS))
         keep = np.arange(len(tokens.ids)) if keep is None else keep
-        trunks = [(trunk.store.data.data_ptr(), trunk.store.capacity, trunk.length) for trunk in places.trunks]
-        table = np.array(trunks, np.int64).reshape(-1, 3)
-        cache = Cache(store.numbers, store.rows, store.capacity, table)
-        whole = TokenArrays(tokens.ids, tokens.positions, places.slots, tokens.own, places.trunk_of)
+        known = [(trunk.store.data.data_ptr(), trunk.store.capacity, trunk.length) for trunk in trunks]
+        cache = Cache(store.numbers, store.rows, store.capacity, np.array(known, np.int64).reshape(-1, 3))
         out = np.empty((len(keep), weights.head[1 + OUTPUTS]), np.float32)
 
         def compute(begin: int, end: int) -> None:
-            part = TokenArrays(*(each[begin:end] for each in whole))
+            part = TokenArrays(*(each[begin:end] for each in tokens))
             wanted = slice(*np.searchsorted(keep, (begin, end)))
             forward(weights, self._rotations, cache, part, keep[wanted] - begin, out[wanted])
 
-        first, *others = self._parts(places.slots)
-        running = [self._threads.submit(compute, *part) for part in others]
-        compute(*first)
-        for future in running:
-            future.result()
+        first, *others = self._parts(tokens.slots)
+        if not others:
+            forward(weights, self._rotations, cache, tokens, keep, out)
+        else:
+            running = [self._threads.submit(compute, *part) for part in others]
+            compute(*first)
+            for future in running:
+                future.result()
         return torch.from_numpy(out)
 
     def _parts(self, slots: Any) -> list[tuple[int, int]]:

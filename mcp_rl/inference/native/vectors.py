@@ -130,24 +130,20 @@ class _Code:
         return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
-@intrinsic
-def start(context: Any, array: Any) -> Any:
-    """Return a pointer to the first number of an array."""
+def _pointer(kind: Any) -> Any:
+    @intrinsic
+    def first(context: Any, array: Any) -> Any:
+        """Return a pointer to the first entry of an array."""
 
-    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return context.make_array(signature.args[0])(context, builder, values[0]).data
+        def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return context.make_array(signature.args[0])(context, builder, values[0]).data
 
-    return POINTER(array), write
+        return kind(array), write
+
+    return first
 
 
-@intrinsic
-def places(context: Any, array: Any) -> Any:
-    """Return a pointer to the first integer of an array."""
-
-    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return context.make_array(signature.args[0])(context, builder, values[0]).data
-
-    return PLACES(array), write
+start, places = _pointer(POINTER), _pointer(PLACES)
 
 
 @intrinsic
