@@ -103,7 +103,8 @@ def _unnamed(text: str, transport: str | None, plugins: Plugins, files: ClientFi
     if len(words) == 1 and shutil.which(words[0]) is None:
         raise _no_such(text, plugins, files)
     asked = read_words(words[0], words[1:])
-    naming = [words[0], asked.spec, *asked.args] if asked and asked.others else words
+    flags = (option for option in asked.options if option.startswith("-")) if asked else ()
+    naming = [words[0], *flags, asked.spec, *asked.args] if asked else words
     name = slug(_bare(_telling_word(naming)))
     params = StdioServer(command=words[0], args=words_without_secrets(words[1:], entry=name))
     return ToolServer(

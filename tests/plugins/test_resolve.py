@@ -61,6 +61,8 @@ def test_an_entry_has_the_transport_that_its_file_says(folder: Path, plugins: Pl
         ("python my_server.py", "my_server", "python", ("my_server.py",)),
         ("my_server.py --port 1", "my_server", "my_server.py", ("--port", "1")),
         ("npx server.js", "server", "npx", ("server.js",)),
+        ("uvx --python 3.13 -q pears", "pears", "uvx", ("--python", "3.13", "-q", "pears")),
+        ("docker run --name mine -i pears/mcp:2", "mcp-2", "docker", ("run", "--name", "mine", "-i", "pears/mcp:2")),
         (
             "node modules/server-files/dist/index.js /data",
             "server-files",
