@@ -37,7 +37,7 @@ class Policy:
     """A decoder-only language model whose weights can be replaced. Parameters of the base must not change in place."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model = _second_view(model)
+        self.model = second_view(model)
         self.version = 0
         config = self.model.config.get_text_config()
         weight = next(self.model.parameters())
@@ -179,7 +179,7 @@ def _widest(model: Any) -> tuple[int, int]:
     return kv_heads, max(widths) if widths else getattr(config, "head_dim", None) or config.hidden_size // heads
 
 
-def _second_view(model: Any) -> PreTrainedModel:
+def second_view(model: Any) -> PreTrainedModel:
     """Copy the model without adapters: new modules and configuration around the same parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -108,7 +108,7 @@ def merge_in_forward(model: torch.nn.Module) -> int:
     Float32 layers are merged. In 16 bits, and on quantised weights, a small update would be lost in rounding, so it
     stays a product of its own, in 16 bits, where PEFT would cast each input to float32.
     """
-    merged = [layer for layer in _lora_layers(model) if _is_plain(layer)]
+    merged = [layer for layer in _lora_layers(model) if is_merged(layer)]
     for layer in merged:
         layer.forward = _merged_forward(layer)  # type: ignore[method-assign]
     others: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer)]
@@ -147,7 +147,8 @@ def _lora_layers(model: torch.nn.Module) -> Iterator[LoraLinear]:
     return (module for module in model.modules() if isinstance(module, LoraLinear))
 
 
-def _is_plain(layer: LoraLinear) -> bool:
+def is_merged(layer: LoraLinear) -> bool:
+    """Return whether a layer is one whose update is merged in each forward pass."""
     base = layer.get_base_layer()
     return (
         type(base) is torch.nn.Linear

@@ -7,9 +7,10 @@ from transformers import PreTrainedModel
 
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.learning.adapter import add_adapter
-from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.logprobs import sampled_logprobs
 from mcp_rl.learning.forward.tree import build_tree
 from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.tree_batch import TreeBatch
 from mcp_rl.learning.learner import Learner
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup

@@ -74,10 +74,11 @@ def test_kl_pulls_towards_the_base() -> None:
 
 def test_the_base_is_asked_once_for_all_epochs() -> None:
     learner = make_learner(kl=0.1, epochs=3, microbatch_tokens=256)
-    groups = make_groups(learner, groups=4)
     learned: list[bool] = []
     decoder = learner.model.get_base_model().base_model
     decoder.register_forward_hook(lambda *_: learned.append(torch.is_grad_enabled()))
+    groups = make_groups(learner, groups=4)
+    learned.clear()
     update(learner, groups)
     assert learned.count(False) == learned.count(True) / 3 > 1
 

@@ -10,10 +10,11 @@ from transformers import PreTrainedModel
 
 from mcp_rl.errors import ConfigError, EngineError
 from mcp_rl.learning.forward.attention import NAME
-from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.logprobs import sampled_logprobs
 from mcp_rl.learning.forward.output_layer import logits_of
 from mcp_rl.learning.forward.tree import build_tree
 from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.tree_batch import TreeBatch
 from tests.learning.architectures import ARCHITECTURES, architecture
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 97}

@@ -13,9 +13,10 @@ from transformers import PreTrainedModel
 
 from mcp_rl.learning.adapter import add_adapter, trainable_parameters
 from mcp_rl.learning.forward.fused_attention import fused_attention
-from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.logprobs import sampled_logprobs
 from mcp_rl.learning.forward.tree import build_tree, split_by_tokens
 from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.tree_batch import TreeBatch
 from mcp_rl.learning.forward.tree_mask import TreeMask
 from tests.learning.architectures import ARCHITECTURES, VOCABULARY, architecture
 

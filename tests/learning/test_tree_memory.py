@@ -4,9 +4,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.logprobs import sampled_logprobs
 from mcp_rl.learning.forward.tree import build_tree
 from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.tree_batch import TreeBatch
 from tests.learning.architectures import VOCABULARY, architecture
 from tests.learning.tensor_memory import TensorMemory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,20 +78,25 @@ class TokenArrays(NamedTuple):
     """The trunk that it attends to, or `NONE`."""
 
 
-def _digest() -> str:
-    """Return a hash of all code here: Numba sees only changes of the file of a function, not of what it calls."""
-    folder = Path(__file__).parent
-    files = [*sorted(folder.glob("*.py")), folder.parent / "cache.py"]
+@functools.cache
+def _digest(folder: Path) -> str:
+    """Return a hash of all code that is compiled here and in a folder: Numba sees only changes of the file of a
+    function, not of what it calls."""
+    here = Path(__file__).parent
+    files = [here.parent / "cache.py", *sorted({*here.glob("*.py"), *folder.glob("*.py")})]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
-
-
-DIGEST = _digest()
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Return the function, compiled when it is first called; its code is kept on disk if a folder can be written."""
-    function.__qualname__ += f"_{DIGEST}"  # a part of the file's name
+    function.__qualname__ += f"_{_digest(Path(function.__code__.co_filename).parent)}"  # a part of the file's name
     try:
         return njit(function, nogil=True, cache=True, error_model="numpy")
     except RuntimeError:
         return njit(function, nogil=True, error_model="numpy")
+
+
+@compiled
+def hold(array):
+    """Keep a local array up to here: Numba frees it after the last line that names it, pointers to it or not."""
+    return len(array)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, compiled
+from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, compiled, hold
 from mcp_rl.inference.native.vectors import (
     PANEL,
     added,
     at,
+    dot,
     scaled,
-    square_sum,
     start,
     tile_of_1,
     tile_of_2,
@@ -25,22 +25,24 @@ def panels(weights, sizes, x, rows, base, out):
     PANEL]; sizes: inputs and outputs."""
     inputs, outputs = sizes
     (base, base_step), (out, out_step) = base, out
+    one, width = np.int64(1), np.int64(PANEL)
     for panel in range(0, outputs, PANEL):
-        weight, first, target = at(weights, panel * inputs), at(base, panel), at(out, panel)
+        weight, first, target = (at(weights, panel * inputs), width), at(base, panel), at(out, panel)
         row = 0
         while row < rows:
-            line, begin, end = at(x, row * inputs), at(first, row * base_step), at(target, row * out_step)
+            line = at(x, row * inputs), inputs, one
+            begin, end = (at(first, row * base_step), base_step), (at(target, row * out_step), out_step)
             if row + 6 <= rows:
-                tile_of_6(line, weight, inputs, begin, base_step, end, out_step)
+                tile_of_6(line, weight, inputs, begin, end)
                 row += 6
             elif row + 4 <= rows:
-                tile_of_4(line, weight, inputs, begin, base_step, end, out_step)
+                tile_of_4(line, weight, inputs, begin, end)
                 row += 4
             elif row + 2 <= rows:
-                tile_of_2(line, weight, inputs, begin, base_step, end, out_step)
+                tile_of_2(line, weight, inputs, begin, end)
                 row += 2
             else:
-                tile_of_1(line, weight, inputs, begin, base_step, end, out_step)
+                tile_of_1(line, weight, inputs, begin, end)
                 row += 1
 
 
@@ -61,12 +63,13 @@ def product(numbers, kind, x, rows, out, add):
         low = start(narrow), rank
         panels(at(start(numbers), kind[LOW_A]), (inputs, rank), x, rows, low, low)
         panels(at(start(numbers), kind[LOW_B]), (rank, outputs), start(narrow), rows, out, out)
+        hold(narrow)
 
 
 @compiled
 def normalised(x, gain, count, floor, out):
     """Write x gain / sqrt(mean(x²) + floor) to out (Zhang and Sennrich, 2019). Pointers."""
-    factor = np.float32(1) / np.sqrt(square_sum(x, count) / np.float32(count) + floor)
+    factor = np.float32(1) / np.sqrt(dot(x, x, count) / np.float32(count) + floor)
     scaled(x, gain, factor, count, out)
 
 

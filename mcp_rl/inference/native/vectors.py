@@ -25,6 +25,8 @@ LANES = 16 if "+avx512f" in (config.CPU_FEATURES or binding.get_host_cpu_feature
 """Numbers in a register, or in two where they hold four."""
 PANEL = 64 if LANES == 16 else 16
 """Outputs of a linear layer that are computed together."""
+WIDE = 2 * LANES
+"""Outputs of a product whose sums are many rows high, and numbers of a value that are added together."""
 SPAN = 4 * LANES
 """Positions whose scores are computed together; divides `cache.PAGE`."""
 BLOCK = 64
@@ -121,6 +123,13 @@ class _Code:
         scale = builder.bitcast(builder.shl(exponent, ir.Constant(whole, [23] * lanes)), _vector(lanes))
         return builder.select(low, _constant(0, lanes), builder.fmul(total, scale))
 
+    def exp_of_negative(self, x: Any) -> Any:
+        """Return e to the power of -x, or of -`LOWEST` where that is less."""
+        lanes = x.type.count
+        negative = self.builder.fsub(_constant(0, lanes), x)
+        high = self.builder.fcmp_ordered(">", negative, _constant(-LOWEST, lanes))
+        return self.exp(self.builder.select(high, _constant(-LOWEST, lanes), negative))
+
     def sum(self, lanes: int) -> Any:
         """Return a place for a running sum, in a register in the end."""
         return cgutils.alloca_once_value(self.builder, _constant(0, lanes))
@@ -158,37 +167,43 @@ def pointer_to(context: Any, address: Any) -> Any:
     return POINTER(types.intp), lambda _, builder, __, values: builder.inttoptr(values[0], FLOAT.as_pointer())
 
 
-def _tile(rows: int) -> Any:
+def _tile(rows: int, lanes: int) -> Any:
     @intrinsic
-    def tile(context: Any, x: Any, weights: Any, inputs: Any, base: Any, base_row: Any, out: Any, out_row: Any) -> Any:
-        """Write base[r] + Σ x[r, k] weights[k] to out[r] for some rows r, each of `PANEL` numbers.
+    def tile(context: Any, x: Any, weights: Any, inputs: Any, base: Any, out: Any) -> Any:
+        """Write base[r] + Σ x[r, k] weights[k] to out[r] for some rows r, each of `lanes` numbers.
 
-        x: [rows, inputs]; weights: [inputs, PANEL]. base_row, out_row: numbers from one row to the next; `base` may be
-        `out`.
+        x: a pointer, and the numbers from one row and from one input to the next; the others: a pointer, and the
+        numbers from one row to the next. `base` may be `out`.
         """
 
         def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            code, (x, weights, inputs, base, base_row, out, out_row) = _Code(builder), values
-            sums = [code.sum(PANEL) for _ in range(rows)]
+            code, (x, weights, inputs, base, out) = _Code(builder), values
+            x, x_row, x_step = cgutils.unpack_tuple(builder, x)
+            (weights, weight_row), (base, base_row), (out, out_row) = (
+                cgutils.unpack_tuple(builder, pair) for pair in (weights, base, out)
+            )
+            sums = [code.sum(lanes) for _ in range(rows)]
             with cgutils.for_range(builder, inputs) as loop:
-                weight = code.load(code.place(weights, builder.mul(loop.index, _index(PANEL))), PANEL)
+                weight = code.load(code.place(weights, builder.mul(loop.index, weight_row)), lanes)
+                step = builder.mul(loop.index, x_step)
                 for row, total in enumerate(sums):
-                    number = code.splat(
-                        builder.load(code.place(x, loop.index, builder.mul(inputs, _index(row)))), PANEL
-                    )
+                    number = code.splat(builder.load(code.place(x, step, builder.mul(x_row, _index(row)))), lanes)
                     builder.store(code.multiply_add(number, weight, builder.load(total)), total)
             for row, total in enumerate(sums):
-                first = code.load(code.place(base, builder.mul(base_row, _index(row))), PANEL)
+                first = code.load(code.place(base, builder.mul(base_row, _index(row))), lanes)
                 code.store(builder.fadd(first, builder.load(total)), code.place(out, builder.mul(out_row, _index(row))))
             return context.get_dummy_value()
 
-        steps = types.intp
-        return types.void(POINTER, POINTER, types.intp, POINTER, steps, POINTER, steps), write
+        rows_of = types.Tuple((POINTER, types.intp))
+        return types.void(types.Tuple((POINTER, types.intp, types.intp)), rows_of, types.intp, rows_of, rows_of), write
 
     return tile
 
 
-tile_of_6, tile_of_4, tile_of_2, tile_of_1 = (_tile(rows) for rows in (6, 4, 2, 1))
+tile_of_6, tile_of_4, tile_of_2, tile_of_1 = (_tile(rows, PANEL) for rows in (6, 4, 2, 1))
+TALL = 12 if LANES == 16 else 6
+"""Rows of `tall`, whose sums fill the registers."""
+tall, low, flat = (_tile(rows, WIDE) for rows in (TALL, 4, 1))
 
 
 QUERIES = 4
@@ -224,8 +239,6 @@ def _scores(queries: int) -> Any:
 scores_of_1, scores_of_4 = _scores(1), _scores(QUERIES)
 CHAINS = 2
 """Sums of a query's values side by side, since each product waits for the one before it."""
-WIDE = 2 * LANES
-"""Numbers of a value that are added together."""
 
 
 def _values(lanes: int, queries: int) -> Any:
@@ -309,10 +322,7 @@ def gated(context: Any, gate: Any, up: Any, blocks: Any, out: Any) -> Any:
         with cgutils.for_range(builder, blocks) as loop:
             first = builder.mul(loop.index, _index(WIDE))
             g = code.load(code.place(gate, first), WIDE)
-            negative = builder.fsub(_constant(0, WIDE), g)
-            high = builder.fcmp_ordered(">", negative, _constant(-LOWEST, WIDE))
-            power = code.exp(builder.select(high, _constant(-LOWEST, WIDE), negative))
-            share = builder.fdiv(g, builder.fadd(_constant(1, WIDE), power))
+            share = builder.fdiv(g, builder.fadd(_constant(1, WIDE), code.exp_of_negative(g)))
             code.store(builder.fmul(share, code.load(code.place(up, first), WIDE)), code.place(out, first))
         return context.get_dummy_value()
 
@@ -320,24 +330,49 @@ def gated(context: Any, gate: Any, up: Any, blocks: Any, out: Any) -> Any:
 
 
 @intrinsic
-def square_sum(context: Any, x: Any, count: Any) -> Any:
-    """Return the sum of the squares of x [count]."""
+def gated_back(context: Any, gate: Any, up: Any, gradient: Any, blocks: Any, gate_out: Any, up_out: Any) -> Any:
+    """Write the gradients of gate and up to two places, for the gradient of silu(gate) up, which is replaced by
+    silu(gate) up itself; each [blocks, WIDE]."""
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        code, (x, count) = _Code(builder), values
+        code, (gate, up, gradient, blocks, gate_out, up_out) = _Code(builder), values
+        with cgutils.for_range(builder, blocks) as loop:
+            first = builder.mul(loop.index, _index(WIDE))
+            g, u, d = (code.load(code.place(side, first), WIDE) for side in (gate, up, gradient))
+            one = _constant(1, WIDE)
+            share = builder.fdiv(one, builder.fadd(one, code.exp_of_negative(g)))
+            silu = builder.fmul(g, share)
+            slope = builder.fmul(share, builder.fadd(one, builder.fmul(g, builder.fsub(one, share))))
+            code.store(builder.fmul(builder.fmul(d, u), slope), code.place(gate_out, first))
+            code.store(builder.fmul(d, silu), code.place(up_out, first))
+            code.store(builder.fmul(silu, u), code.place(gradient, first))
+        return context.get_dummy_value()
+
+    return types.void(POINTER, POINTER, POINTER, types.intp, POINTER, POINTER), write
+
+
+@intrinsic
+def dot(context: Any, x: Any, y: Any, count: Any) -> Any:
+    """Return Σ x y of x and y [count]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, y, count) = _Code(builder), values
         total, rest = code.sum(LANES), code.sum(1)
+
+        def add(total: Any, lanes: int, *place: Any) -> None:
+            first, second = (code.load(code.place(side, *place), lanes) for side in (x, y))
+            builder.store(code.multiply_add(first, second, builder.load(total)), total)
+
         with cgutils.for_range(builder, builder.udiv(count, _index(LANES))) as loop:
-            part = code.load(code.place(x, builder.mul(loop.index, _index(LANES))), LANES)
-            builder.store(code.multiply_add(part, part, builder.load(total)), total)
+            add(total, LANES, builder.mul(loop.index, _index(LANES)))
         left = builder.urem(count, _index(LANES))
         with cgutils.for_range(builder, left) as loop:
-            part = code.load(code.place(x, builder.sub(count, left), loop.index), 1)
-            builder.store(code.multiply_add(part, part, builder.load(rest)), rest)
+            add(rest, 1, builder.sub(count, left), loop.index)
         return builder.fadd(
             code.folded(builder.load(total), builder.fadd), code.folded(builder.load(rest), builder.fadd)
         )
 
-    return types.float32(POINTER, types.intp), write
+    return types.float32(POINTER, POINTER, types.intp), write
 
 
 @intrinsic

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.adapter import base_of
 from mcp_rl.learning.forward.attention import attend_over_trees
-from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.logprobs import sampled_logprobs
 from mcp_rl.learning.forward.rows import RowsBatch, check_rows, row_logprobs, split_rows
 from mcp_rl.learning.forward.tree import split_by_tokens
 from mcp_rl.learning.forward.tree_attention import use_tree_attention
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from mcp_rl.config import TrainConfig
+    from mcp_rl.learning.forward.tree_batch import TreeBatch
     from mcp_rl.learning.samples import Sample
 
 Kind = Literal["tree", "rows"]

@@ -6,7 +6,6 @@ Only positions that predict a sampled token reach the output layer, and their lo
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from mcp_rl.learning.adapter import base_of
 from mcp_rl.learning.forward.attention import attending, hidden_states
 from mcp_rl.learning.forward.output_layer import logits_of, vocabulary_size
 from mcp_rl.learning.forward.tree_attention import check_length
-from mcp_rl.learning.forward.tree_mask import TreeMask
+from mcp_rl.learning.native.model import native_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,64 +27,14 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-    from mcp_rl.learning.forward.tree import PrefixTree
+    from mcp_rl.learning.forward.tree_batch import Predictors, TreeBatch
+    from mcp_rl.learning.forward.tree_mask import TreeMask
+
 
 checkpoint: Callable[..., Any] = getattr(checkpointing, "_old_checkpoint", checkpointing.checkpoint)
 """Torch's own: Unsloth replaces it by one that takes no keywords and moves the kept tensors to the host."""
 CHUNK_ELEMENTS = 1 << 24
 """Number of logits in one chunk: 64 MiB of float32; on CUDA eight times that."""
-
-
-@dataclass(frozen=True)
-class Predictors:
-    """The positions that predict the S sampled tokens."""
-
-    rows: Tensor
-    """[P] flat positions, each once and in order, after which a token was sampled."""
-    row: Tensor
-    """[S] index into `rows` of the position that predicts the token."""
-    targets: Tensor
-    """[S] the sampled ids."""
-    by_row: Tensor
-    """[S] the sampled tokens in the order of `row`."""
-    ends: list[int]
-    """For each of `rows`, the number of `by_row` tokens that it and the rows before it predict."""
-
-    @staticmethod
-    def at(positions: Tensor, targets: Tensor) -> Predictors:
-        """Make them of `positions` [S], the flat positions of the tokens just before the sampled ones."""
-        rows, row, counts = torch.unique(positions, return_inverse=True, return_counts=True)
-        return Predictors(rows, row, targets, row.argsort(stable=True), counts.cumsum(0).tolist())
-
-    def to(self, device: torch.device) -> Predictors:
-        if device.type == "cpu":
-            return self
-        return replace(self, **{part: getattr(self, part).to(device) for part in ("rows", "row", "targets", "by_row")})
-
-
-@dataclass(frozen=True)
-class TreeBatch:
-    """A tree and the S sampled tokens in it, as tensors on the model's device."""
-
-    tokens: Tensor
-    """[1, T]"""
-    positions: Tensor
-    """[1, T]"""
-    mask: TreeMask
-    predictors: Predictors
-
-    @staticmethod
-    def of(tree: PrefixTree, predictors: Tensor, targets: Tensor) -> TreeBatch:
-        """Make a batch; `predictors` [S] are the flat positions of the tokens just before the sampled ones."""
-        tokens, positions = torch.from_numpy(tree.tokens)[None], torch.from_numpy(tree.positions)[None]
-        at = Predictors.at(predictors, targets)
-        return TreeBatch(tokens, positions, TreeMask.of(tree, at.rows), at)
-
-    def to(self, device: torch.device) -> TreeBatch:
-        if device.type == "cpu":
-            return self
-        tokens, positions = self.tokens.to(device), self.positions.to(device)
-        return TreeBatch(tokens, positions, self.mask.to(device), self.predictors.to(device))
 
 
 class _SampledLogprobs(torch.autograd.Function):
@@ -131,6 +80,8 @@ def sampled_logprobs(
     """
     base = base_of(model)
     check_length(base, batch.mask.longest)
+    if not activation_checkpointing and (native := native_model(base)) is not None:
+        return _predicted(base, native.hidden(batch), batch.predictors, temperature)
     around = partial(_attending, batch.mask)
     with checkpointed_layers(base, around) if activation_checkpointing else nullcontext():
         hidden = hidden_states(base, batch.tokens, batch.positions, batch.mask)
@@ -141,7 +92,11 @@ def predicted_logprobs(
     base: PreTrainedModel, hidden: Tensor, at: Predictors, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Return the same two from the last hidden states [T, d] at flat positions."""
-    hidden = hidden.index_select(0, at.rows)
+    return _predicted(base, hidden.index_select(0, at.rows), at, temperature)
+
+
+def _predicted(base: PreTrainedModel, hidden: Tensor, at: Predictors, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the same two from the last hidden states [P, d] of `at.rows`."""
 
     def chunk(states: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return _SampledLogprobs.apply(logits_of(base, states), row, targets, temperature)  # type: ignore[no-any-return, no-untyped-call]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcp_rl.learning.forward.logprobs import TreeBatch
 from mcp_rl.learning.forward.rows import RowsBatch
 from mcp_rl.learning.forward.tree import build_tree
+from mcp_rl.learning.forward.tree_batch import TreeBatch
 from mcp_rl.learning.losses import Tokens
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from torch import Tensor
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.adapter import base_of
 from mcp_rl.learning.forward.attention import rounding, stock_attention
-from mcp_rl.learning.forward.logprobs import Predictors, checkpointed_layers, predicted_logprobs
+from mcp_rl.learning.forward.logprobs import checkpointed_layers, predicted_logprobs
 from mcp_rl.learning.forward.output_layer import logits_of
 from mcp_rl.learning.forward.tree_attention import check_length, check_tokens, logits_alone
+from mcp_rl.learning.forward.tree_batch import Predictors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
