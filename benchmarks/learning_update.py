@@ -163,7 +163,7 @@ def speed(shape: tuple[int, int, int, int, int], rounds: int) -> dict[str, Any]:
         for name, learn in updates.items():
             if number == 0 and unshared > 50_000 and name not in ("tree", "torch"):
                 continue  # it takes so long that it needs no warm-up
-            repeats = 3 if number and name in ("tree", "torch") else 1  # a single run of the tree is too short to measure
+            repeats = 3 if number and name in ("tree", "torch") else 1  # a single run is too short to measure
             began = time.process_time()
             for _ in range(repeats):
                 learn()
