@@ -1,7 +1,8 @@
 """Attention of the native forward pass: each token over its trunk and over its own row up to itself.
 
-Up to `QUERIES` queries read what they have in common together. Scores are a line of whole pages, of the trunk and then
-of the row, and the values of each page are summed by themselves, so no bit depends on what is read together.
+Tokens that follow each other and have one trunk read it together, and those of one row read that row together. Scores
+are a line of whole pages, of the trunk and then of the row, and the values of each page are summed by themselves, so no
+bit depends on what is read together.
 """
 
 from __future__ import annotations
@@ -10,28 +11,15 @@ import numpy as np
 
 from mcp_rl.inference.cache import PAGE
 from mcp_rl.inference.native.compiling import compiled
-from mcp_rl.inference.native.vectors import (
-    BLOCK,
-    QUERIES,
-    SPAN,
-    WIDE,
-    at,
-    exponentials,
-    largest,
-    places,
-    pointer_to,
-    scores_of_1,
-    scores_of_4,
-    start,
-    times,
-    values_1_of_1,
-    values_8_of_1,
-    wide_values_of_1,
-    wide_values_of_4,
-)
+from mcp_rl.inference.native.layers import multiply
+from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, exponentials, largest, pointer_to, start, times
 
 HIDDEN = np.float32(-np.inf)
 """The score of a position that a query does not see."""
+SCORES = 1 << 16
+"""Scores that are computed together; they stay in the processor's cache."""
+LEAST, MOST = 12, 48
+"""Queries that are computed together."""
 
 
 @compiled
@@ -46,41 +34,23 @@ def _softmax(line, count, sums):
 
 
 @compiled
-def _score(queries, asked, keys, pages, dim, out):
-    """Write the scores of one query or `QUERIES`, at the places `asked`, over pages of keys to lines of out."""
-    out, step = out
+def _score(queries, count, keys, pages, dim, nothing, out):
+    """Write the scores of packed queries [count, dim] over pages of keys to lines of out."""
+    out, line = out
+    x = queries, dim, np.int64(1)
     for page in range(pages):
-        for span in range(0, PAGE, SPAN):
-            key, target = at(keys, page * dim * PAGE + span), at(out, page * PAGE + span)
-            if len(asked) == QUERIES:
-                scores_of_4(queries, places(asked), key, dim, PAGE, target, step)
-            else:
-                scores_of_1(queries, places(asked), key, dim, PAGE, target, step)
+        key = at(keys, page * dim * PAGE), np.int64(WIDE), np.int64(PAGE)
+        multiply(x, key, (count, dim, np.int64(PAGE)), (nothing, np.int64(0)), (at(out, page * PAGE), line))
 
 
 @compiled
-def _add_values(weights, count, values, dim, out, targets):
-    """Add values [count, dim], weighted by one line or `QUERIES`, to the places `targets` of out, page by page."""
-    weights, step = weights
+def _add_values(weights, queries, count, values, dim, out):
+    """Add values [count, dim], weighted by lines, to packed answers [queries, dim], page by page."""
+    weights, line = weights
     for begin in range(0, count, PAGE):
-        number, weight, page = min(PAGE, count - begin), at(weights, begin), at(values, begin * dim)
-        place = 0
-        while place + WIDE <= dim:
-            value, target = at(page, place), at(out, place)
-            if len(targets) == QUERIES:
-                wide_values_of_4(target, places(targets), weight, step, number, value, dim)
-            else:
-                wide_values_of_1(target, places(targets), weight, step, number, value, dim)
-            place += WIDE
-        while place < dim:
-            width = 8 if place + 8 <= dim else 1
-            for which in range(len(targets)):
-                mine, target = at(weight, which * step), places(targets[which:])
-                if width == 8:
-                    values_8_of_1(at(out, place), target, mine, step, number, at(page, place), dim)
-                else:
-                    values_1_of_1(at(out, place), target, mine, step, number, at(page, place), dim)
-            place += width
+        size = queries, min(np.int64(PAGE), count - begin), dim
+        page = at(values, begin * dim), np.int64(WIDE), dim
+        multiply((at(weights, begin), line, np.int64(1)), page, size, (out, dim), (out, dim))
 
 
 @compiled
@@ -95,83 +65,89 @@ def _trunk(trunks, which, head, heads, dim):
 
 
 @compiled
-def _common(tokens, packed):
-    """Return whether some tokens attend to one trunk, and the number of pages of their own row that all read whole."""
-    leader, pages = tokens[0], (packed.own[tokens[0]] + 1) // PAGE
-    if len(tokens) < QUERIES:
-        return False, 0
-    for token in tokens:
-        if packed.trunk_of[token] != packed.trunk_of[leader]:
-            return False, 0
-        same = packed.slots[token] == packed.slots[leader]
-        pages = min(pages, (packed.own[token] + 1) // PAGE) if same else 0
-    return True, pages
+def _end(tokens, begin, most, of_token):
+    """Return one past the last of at most so many tokens, from one on, that have the same entry in an array."""
+    end = begin + 1
+    while end < min(begin + most, len(tokens)) and of_token[tokens[end]] == of_token[tokens[begin]]:
+        end += 1
+    return end
+
+
+@compiled
+def _last_of_row(tokens, begin, end, own):
+    """Return the largest place in their row of some tokens."""
+    last = own[tokens[begin]]
+    for place in range(begin + 1, end):
+        last = max(last, own[tokens[place]])
+    return last
 
 
 @compiled
 def longest_line(tokens, packed, trunks):
-    """Return the longest line of scores of some tokens."""
-    longest = 0
+    """Return the longest line of scores of some tokens, which may be read together."""
+    longest = trunk = 0
     for token in tokens:
-        length = trunks[packed.trunk_of[token], 2] if packed.trunk_of[token] >= 0 else 0
-        longest = max(longest, -(-length // PAGE) + -(-(packed.own[token] + 1) // PAGE))
-    return longest * PAGE
+        longest = max(longest, packed.own[token] + 1)
+        if packed.trunk_of[token] >= 0:
+            trunk = max(trunk, trunks[packed.trunk_of[token], 2])
+    return (-(-trunk // PAGE) - (-longest // PAGE)) * PAGE
 
 
 @compiled
 def attend(weights, cache, packed, layer, queries, tokens, out):
     """Write the attention of some tokens to out [tokens, heads, dim]. queries: those of all, scaled, likewise."""
     heads, shared, dim = weights.heads, weights.shared, weights.dim
-    share, own, trunk_of, trunks = heads // shared, packed.own, packed.trunk_of, cache.trunks
-    room = cache.capacity * dim
-    line = longest_line(tokens, packed, trunks)
-    lines, sums = np.empty(QUERIES * line, np.float32), np.empty(line // BLOCK, np.float32)
-    together, asked, targets = np.zeros((3, QUERIES), np.int64)
-    out[: len(tokens) * heads * dim] = 0
-    question, answer, score, numbers = start(queries), start(out), start(lines), start(cache.numbers)
-    for head in range(shared):
-        of_all = layer * 2 * shared + head
-        key_row = (layer * 2 * cache.rows * shared + head) * room
-        value_row = key_row + cache.rows * shared * room
-        for begin in range(0, len(tokens) * share, QUERIES):
-            count = min(QUERIES, len(tokens) * share - begin)
-            for which in range(count):
-                place, query = (begin + which) // share, head * share + (begin + which) % share
-                together[which] = tokens[place]
-                asked[which] = (tokens[place] * heads + query) * dim
-                targets[which] = (place * heads + query) * dim
-            at_once, common = _common(together[:count], packed)
-            row = packed.slots[together[0]] * shared * room
-            trunk_keys, trunk_values, length = _trunk(trunks, trunk_of[together[0]], of_all, shared, dim)
+    share, own, trunks = heads // shared, packed.own, cache.trunks
+    room, line = cache.capacity * dim, longest_line(tokens, packed, trunks)
+    most = max(min(max(SCORES // line, LEAST), MOST) // share, 1)
+    lines, sums = np.empty(most * share * line, np.float32), np.empty(line // BLOCK, np.float32)
+    asked, answers = np.empty(most * share * dim, np.float32), np.empty(most * share * dim, np.float32)
+    zeros, numbers = np.zeros(PAGE, np.float32), start(cache.numbers)
+    begin = 0
+    while begin < len(tokens):
+        end = _end(tokens, begin, most, packed.trunk_of)
+        count = (end - begin) * share
+        for head in range(shared):
+            for place in range(begin, end):
+                first, target = (tokens[place] * heads + head * share) * dim, (place - begin) * share * dim
+                for number in range(share * dim):
+                    asked[target + number] = queries[first + number]
+            answers[: count * dim] = 0
+            of_all = layer * 2 * shared + head
+            key_row = (layer * 2 * cache.rows * shared + head) * room
+            value_row = key_row + cache.rows * shared * room
+            which = packed.trunk_of[tokens[begin]]
+            trunk_keys, trunk_values, length = _trunk(trunks, which, of_all, shared, dim)
             before = -(-length // PAGE) * PAGE
-            if at_once:
-                _score(question, asked, trunk_keys, before // PAGE, dim, (score, line))
-                _score(question, asked, at(numbers, key_row + row), common, dim, (at(score, before), line))
-            for which in range(count):
-                token, mine, one = together[which], which * line, asked[which : which + 1]
-                if not at_once:
-                    trunk_keys, trunk_values, length = _trunk(trunks, trunk_of[token], of_all, shared, dim)
-                    before = -(-length // PAGE) * PAGE
-                    _score(question, one, trunk_keys, before // PAGE, dim, (at(score, mine), line))
-                seen = own[token] + 1
-                pages = -(-seen // PAGE)
-                keys = at(numbers, key_row + packed.slots[token] * shared * room + common * PAGE * dim)
-                rest = at(score, mine + before + common * PAGE)
-                _score(question, one, keys, pages - common, dim, (rest, line))
-                lines[mine + length : mine + before] = HIDDEN
-                lines[mine + before + seen : mine + before + pages * PAGE] = HIDDEN
-                _softmax(at(score, mine), before + pages * PAGE, sums)
-                if not at_once:
-                    target = targets[which : which + 1]
-                    _add_values((at(score, mine), line), length, trunk_values, dim, answer, target)
-            if at_once:
-                values = at(numbers, value_row + row)
-                _add_values((score, line), length, trunk_values, dim, answer, targets)
-                _add_values((at(score, before), line), common * PAGE, values, dim, answer, targets)
-            for which in range(count):
-                token, target = together[which], targets[which : which + 1]
-                length = trunks[trunk_of[token], 2] if trunk_of[token] >= 0 else 0
-                first = which * line + (-(-length // PAGE) + common) * PAGE
-                values = at(numbers, value_row + packed.slots[token] * shared * room + common * PAGE * dim)
-                seen = own[token] + 1 - common * PAGE
-                _add_values((at(score, first), line), seen, values, dim, answer, target)
+            _score(start(asked), count, trunk_keys, before // PAGE, dim, start(zeros), (start(lines), line))
+            for query in range(count):
+                lines[query * line + length : query * line + before] = HIDDEN
+            row = begin
+            while row < end:
+                stop = min(_end(tokens, row, most, packed.slots), end)
+                pages = _last_of_row(tokens, row, stop, own) // PAGE + 1
+                keys = at(numbers, key_row + packed.slots[tokens[row]] * shared * room)
+                first, some = (row - begin) * share, (stop - row) * share
+                target = at(start(lines), first * line + before), line
+                _score(at(start(asked), first * dim), some, keys, pages, dim, start(zeros), target)
+                for query in range(first, first + some):
+                    seen = own[tokens[begin + query // share]] + 1
+                    mine = query * line
+                    lines[mine + before + seen : mine + before + pages * PAGE] = HIDDEN
+                    _softmax(at(start(lines), mine), before + pages * PAGE, sums)
+                row = stop
+            _add_values((start(lines), line), count, length, trunk_values, dim, start(answers))
+            row = begin
+            while row < end:
+                stop = min(_end(tokens, row, most, packed.slots), end)
+                seen = _last_of_row(tokens, row, stop, own) + 1
+                values = at(numbers, value_row + packed.slots[tokens[row]] * shared * room)
+                first, some = (row - begin) * share, (stop - row) * share
+                mine = at(start(lines), first * line + before), line
+                _add_values(mine, some, seen, values, dim, at(start(answers), first * dim))
+                row = stop
+            for place in range(begin, end):
+                target, first = (place * heads + head * share) * dim, (place - begin) * share * dim
+                for number in range(share * dim):
+                    out[target + number] = answers[first + number]
+        begin = end

@@ -7,11 +7,19 @@ import numpy as np
 from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, compiled, hold
 from mcp_rl.inference.native.vectors import (
     PANEL,
+    TALL,
+    WIDE,
     added,
     at,
     dot,
+    double,
+    flat,
+    flat_of_1,
+    flat_of_8,
+    low,
     scaled,
     start,
+    tall,
     tile_of_1,
     tile_of_2,
     tile_of_4,
@@ -47,6 +55,50 @@ def panels(weights, sizes, x, rows, base, out):
 
 
 @compiled
+def multiply(x, weights, sizes, base, out):
+    """Write base + x W to out [rows, outputs]; `base` may be `out`, and its step 0 for a bias.
+
+    x: a pointer, and the numbers from one row and from one input to the next. weights: a pointer, and the numbers from
+    one panel of `WIDE` outputs and from one input to the next. base, out: a pointer, and the numbers from one row to
+    the next. sizes: rows, inputs and outputs. Each number is a sum over the inputs one by one, added to the base.
+    """
+    (x, x_row, x_step), (weights, panel_step, weight_row), (rows, inputs, outputs) = x, weights, sizes
+    (base, base_row), (out, out_row) = base, out
+    for panel in range(outputs // WIDE):
+        weight = at(weights, panel * panel_step), weight_row
+        first, target = at(base, panel * WIDE), at(out, panel * WIDE)
+        row = 0
+        while row < rows:
+            line = at(x, row * x_row), x_row, x_step
+            begin, end = (at(first, row * base_row), base_row), (at(target, row * out_row), out_row)
+            if row + TALL <= rows:
+                tall(line, weight, inputs, begin, end)
+                row += TALL
+            elif row + 4 <= rows:
+                low(line, weight, inputs, begin, end)
+                row += 4
+            elif row + 2 <= rows:
+                double(line, weight, inputs, begin, end)
+                row += 2
+            else:
+                flat(line, weight, inputs, begin, end)
+                row += 1
+    whole = outputs // WIDE * WIDE
+    rest = at(weights, outputs // WIDE * panel_step)
+    while whole < outputs:
+        width = 8 if whole + 8 <= outputs else 1
+        weight = at(rest, whole % WIDE), weight_row
+        for row in range(rows):
+            line = at(x, row * x_row), x_row, x_step
+            begin, end = (at(base, row * base_row + whole), base_row), (at(out, row * out_row + whole), out_row)
+            if width == 8:
+                flat_of_8(line, weight, inputs, begin, end)
+            else:
+                flat_of_1(line, weight, inputs, begin, end)
+        whole += width
+
+
+@compiled
 def product(numbers, kind, x, rows, out, add):
     """Write x W + b + (x A) B to out [rows, outputs], or `add` it. kind: what is known of the product; x: a pointer to
     [rows, inputs]."""
@@ -60,8 +112,8 @@ def product(numbers, kind, x, rows, out, add):
         panels(weight, (inputs, outputs), x, rows, (bias, np.int64(0)), out)
     if rank > 0:
         narrow = np.zeros(rows * rank, np.float32)
-        low = start(narrow), rank
-        panels(at(start(numbers), kind[LOW_A]), (inputs, rank), x, rows, low, low)
+        thin = start(narrow), rank
+        panels(at(start(numbers), kind[LOW_A]), (inputs, rank), x, rows, thin, thin)
         panels(at(start(numbers), kind[LOW_B]), (rank, outputs), start(narrow), rows, out, out)
         hold(narrow)
 

@@ -26,9 +26,7 @@ LANES = 16 if "+avx512f" in (config.CPU_FEATURES or binding.get_host_cpu_feature
 PANEL = 64 if LANES == 16 else 16
 """Outputs of a linear layer that are computed together."""
 WIDE = 2 * LANES
-"""Outputs of a product whose sums are many rows high, and numbers of a value that are added together."""
-SPAN = 4 * LANES
-"""Positions whose scores are computed together; divides `cache.PAGE`."""
+"""Outputs of a product of many rows that are computed together; divides `cache.PAGE`."""
 BLOCK = 64
 """Numbers of which `exponentials` writes one sum."""
 _LN2 = 0.693359375, -2.12194440e-4
@@ -203,82 +201,8 @@ def _tile(rows: int, lanes: int) -> Any:
 tile_of_6, tile_of_4, tile_of_2, tile_of_1 = (_tile(rows, PANEL) for rows in (6, 4, 2, 1))
 TALL = 12 if LANES == 16 else 6
 """Rows of `tall`, whose sums fill the registers."""
-tall, low, flat = (_tile(rows, WIDE) for rows in (TALL, 4, 1))
-
-
-QUERIES = 4
-"""Queries that read the same keys or values together."""
-
-
-def _scores(queries: int) -> Any:
-    @intrinsic
-    def scores(context: Any, asked: Any, where: Any, keys: Any, dim: Any, page: Any, out: Any, line: Any) -> Any:
-        """Write the products of some queries [dim] with `SPAN` of a page's keys [dim, page] to lines of out.
-
-        The queries begin at the places `where` of `asked`; `line` numbers from one line to the next.
-        """
-
-        def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            code, (asked, where, keys, dim, page, out, line) = _Code(builder), values
-            starts = [code.place(asked, code.number(where, query)) for query in range(queries)]
-            sums = [code.sum(SPAN) for _ in starts]
-            with cgutils.for_range(builder, dim) as loop:
-                key = code.load(code.place(keys, builder.mul(loop.index, page)), SPAN)
-                for query, total in zip(starts, sums, strict=True):
-                    number = code.splat(builder.load(code.place(query, loop.index)), SPAN)
-                    builder.store(code.multiply_add(number, key, builder.load(total)), total)
-            for row, total in enumerate(sums):
-                code.store(builder.load(total), code.place(out, builder.mul(line, _index(row))))
-            return context.get_dummy_value()
-
-        return types.void(POINTER, PLACES, POINTER, types.intp, types.intp, POINTER, types.intp), write
-
-    return scores
-
-
-scores_of_1, scores_of_4 = _scores(1), _scores(QUERIES)
-CHAINS = 2
-"""Sums of a query's values side by side, since each product waits for the one before it."""
-
-
-def _values(lanes: int, queries: int) -> Any:
-    @intrinsic
-    def values(context: Any, out: Any, where: Any, weights: Any, line: Any, count: Any, values: Any, row: Any) -> Any:
-        """Add Σ weights[p] values[p] over `count` positions to some places of out [lanes] each.
-
-        weights: a line for each of the places `where`, `line` numbers apart; row: numbers from one value to the next.
-        """
-
-        def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            code, (out, where, weights, line, count, values, row) = _Code(builder), given
-            sums = [[code.sum(lanes) for _ in range(CHAINS)] for _ in range(queries)]
-
-            def add(place: Any, chain: int) -> None:
-                value = code.load(code.place(values, builder.mul(place, row)), lanes)
-                for query in range(queries):
-                    weight = builder.load(code.place(weights, place, builder.mul(line, _index(query))))
-                    total = sums[query][chain]
-                    builder.store(code.multiply_add(code.splat(weight, lanes), value, builder.load(total)), total)
-
-            with cgutils.for_range(builder, builder.udiv(count, _index(CHAINS))) as loop:
-                for chain in range(CHAINS):
-                    add(builder.add(builder.mul(loop.index, _index(CHAINS)), _index(chain)), chain)
-            rest = builder.urem(count, _index(CHAINS))
-            with cgutils.for_range(builder, rest) as loop:
-                add(builder.add(builder.sub(count, rest), loop.index), 0)
-            for query, totals in enumerate(sums):
-                target = code.place(out, code.number(where, query))
-                first, second = (builder.load(total) for total in totals)
-                code.store(builder.fadd(code.load(target, lanes), builder.fadd(first, second)), target)
-            return context.get_dummy_value()
-
-        return types.void(POINTER, PLACES, POINTER, types.intp, types.intp, POINTER, types.intp), write
-
-    return values
-
-
-wide_values_of_1, wide_values_of_4 = _values(WIDE, 1), _values(WIDE, QUERIES)
-values_8_of_1, values_1_of_1 = _values(8, 1), _values(1, 1)
+tall, low, double, flat = (_tile(rows, WIDE) for rows in (TALL, 4, 2, 1))
+flat_of_8, flat_of_1 = _tile(1, 8), _tile(1, 1)
 
 
 @intrinsic

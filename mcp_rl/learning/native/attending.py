@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from mcp_rl.inference.native.compiling import compiled
+from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, dot, exponentials, largest, start, times
-from mcp_rl.learning.native.products import multiply
 from mcp_rl.learning.native.records import END, FIRST, LAST, PATH, PRIVATE
 
 HIDDEN = np.float32(-np.inf)

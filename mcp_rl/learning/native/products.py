@@ -1,39 +1,13 @@
-"""Matrix products of a training pass. Matrices are pointers with the numbers from one row to the next."""
+"""Matrix products of a training pass."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from mcp_rl.inference.native.compiling import compiled, hold
-from mcp_rl.inference.native.vectors import TALL, WIDE, at, flat, low, start, tall
+from mcp_rl.inference.native.layers import multiply
+from mcp_rl.inference.native.vectors import WIDE, at, start
 from mcp_rl.learning.native.records import LOW_A, LOW_B, RANK, ROOM
-
-
-@compiled
-def multiply(x, weights, sizes, base, out):
-    """Write base + x W to out [rows, outputs]; `base` may be `out`, and its step 0 for a bias.
-
-    x: a pointer, and the numbers from one row and from one input to the next. weights: a pointer, and the numbers from
-    one panel of `WIDE` outputs and from one input to the next. sizes: rows, inputs and outputs, a multiple of `WIDE`.
-    """
-    (x, x_row, x_step), (weights, panel_step, weight_row), (rows, inputs, outputs) = x, weights, sizes
-    (base, base_row), (out, out_row) = base, out
-    for panel in range(outputs // WIDE):
-        weight = at(weights, panel * panel_step), weight_row
-        first, target = at(base, panel * WIDE), at(out, panel * WIDE)
-        row = 0
-        while row < rows:
-            line = at(x, row * x_row), x_row, x_step
-            begin, end = (at(first, row * base_row), base_row), (at(target, row * out_row), out_row)
-            if row + TALL <= rows:
-                tall(line, weight, inputs, begin, end)
-                row += TALL
-            elif row + 4 <= rows:
-                low(line, weight, inputs, begin, end)
-                row += 4
-            else:
-                flat(line, weight, inputs, begin, end)
-                row += 1
 
 
 @compiled
