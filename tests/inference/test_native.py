@@ -14,6 +14,7 @@ from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.cache import PAGE, KvStore
 from mcp_rl.inference.native import model as native
 from mcp_rl.inference.native.model import TokenPlaces
+from mcp_rl.inference.native.together import together
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.row import Row
 from mcp_rl.inference.sampler import Draws, draw
@@ -44,8 +45,10 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert policy.native is not None
     monkeypatch.setattr(native, "WORK", 1)
     monkeypatch.setattr(policy.native, "_most", 3)
+    used: list[int] = []
+    monkeypatch.setattr(native, "together", lambda *a, threads: (used.append(threads), together(*a, threads=threads)))
     lives, _ = random_lives(policy, 5, rounds=12, long=90)
-    assert len(policy.native._threads._threads) == 2
+    assert max(used) == 3
     monkeypatch.setattr(policy.native, "_most", 1)
     for life in lives:
         again = alone(policy, life)

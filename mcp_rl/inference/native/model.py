@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.native.compiling import NONE, OUTPUTS, Cache, Rotations, TokenArrays, Weights
 from mcp_rl.inference.native.forward import forward, out_of_bounds
+from mcp_rl.inference.native.together import together
 from mcp_rl.inference.native.vectors import BLOCK, PANEL, WIDE
 from mcp_rl.system.threads import update_threads
 
@@ -128,7 +128,6 @@ class NativeForward:
         self._weights: Weights
         self._rotations = Rotations(*np.empty((2, 0, self.dim), np.float32))
         self._most = update_threads() or torch.get_num_threads()
-        self._threads = ThreadPoolExecutor(thread_name_prefix="mcp-rl-forward")
         self.renew()
 
     @torch.inference_mode()
@@ -190,14 +189,11 @@ class NativeForward:
             wanted = slice(*np.searchsorted(keep, (begin, end)))
             forward(weights, self._rotations, cache, part, keep[wanted] - begin, out[wanted])
 
-        first, *others = self._parts(tokens.slots)
-        if not others:
+        parts = self._parts(tokens.slots)
+        if len(parts) == 1:
             forward(weights, self._rotations, cache, tokens, keep, out)
         else:
-            running = [self._threads.submit(compute, *part) for part in others]
-            compute(*first)
-            for future in running:
-                future.result()
+            together(compute, parts, threads=len(parts))
         return torch.from_numpy(out)
 
     def _parts(self, slots: Any) -> list[tuple[int, int]]:

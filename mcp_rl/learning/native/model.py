@@ -8,7 +8,6 @@ are read. Gradients are added in an order that does not depend on the number of 
 from __future__ import annotations
 
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from mcp_rl.errors import EngineError
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.forward import unknown_part
 from mcp_rl.inference.native.compiling import Rotations
+from mcp_rl.inference.native.together import together
 from mcp_rl.inference.native.vectors import WIDE
 from mcp_rl.inference.policy import NATIVE, second_view
 from mcp_rl.learning.adapter import ADAPTER, is_merged
@@ -298,18 +298,5 @@ def _blocks(count: int) -> list[tuple[tuple[int, int]]]:
     return [((begin, min(begin + size, count)),) for begin in range(0, count, size)]
 
 
-_threads = ThreadPoolExecutor(thread_name_prefix="mcp-rl-update")
-
-
-def _together(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Any) -> None:
-    """Call a compiled function with the arguments and those of each part, on torch's number of threads."""
-    count = torch.get_num_threads()
-
-    def compute(some: Sequence[tuple[Any, ...]]) -> None:
-        for part in some:
-            function(*arguments, *part)
-
-    running = [_threads.submit(compute, parts[which::count]) for which in range(1, min(count, len(parts)))]
-    compute(parts[::count])
-    for future in running:
-        future.result()
+def _together(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *first: Any) -> None:
+    together(function, parts, *first, threads=torch.get_num_threads())
