@@ -1,5 +1,5 @@
 """The products of the built-in model's layers: by the native pass that samples it, by mcp_rl's choice of library, which
-its learner uses, and by torch's own `linear`.
+larger models take, and by torch's own `linear`.
 
     python -m benchmarks.products [--threads 1] > result.json
 

@@ -1,9 +1,6 @@
 """The native forward pass and sampler: on other processors, in several threads, beyond the store; what is drawn."""
 
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +12,17 @@ from mcp_rl.inference.cache import PAGE, KvStore
 from mcp_rl.inference.native import model as native
 from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.native.together import together
-from mcp_rl.inference.native.vectors import LANES
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.row import Row
 from mcp_rl.inference.sampler import Draws, draw
 from tests.inference.models import STOP, plain_logprobs, tiny_model
+from tests.inference.other_lanes import passes_with_other_lanes
 from tests.inference.test_batch import alone, random_lives, turn
 
-ROOT = Path(__file__).parents[2]
-NARROW = """
-import sys, pytest
-from mcp_rl.inference.native.vectors import LANES
-assert LANES == 8
-sys.exit(pytest.main(["tests/inference/test_forward.py", "-q", "-p", "no:cacheprovider", "-k", "native and share-4"]))
-"""
 
-
-@pytest.mark.skipif(platform.machine() != "x86_64" or LANES == 8, reason="only where AVX-512 is compiled for otherwise")
-def test_a_processor_without_avx512_computes_the_same(tmp_path: Path) -> None:
-    other = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma", "NUMBA_CACHE_DIR": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-c", NARROW], cwd=ROOT, env=os.environ | other, capture_output=True, text=True
-    )
-    assert run.returncode == 0 and "1 passed" in run.stdout, run.stdout + run.stderr
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="vectors of other processors have one length")
+def test_vectors_of_the_other_length_compute_the_same(tmp_path: Path) -> None:
+    passes_with_other_lanes(tmp_path, "tests/inference/test_forward.py", "native and share-4")
 
 
 @torch.inference_mode()

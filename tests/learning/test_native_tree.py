@@ -1,10 +1,7 @@
 """The compiled training pass: the loss and the gradients of transformers' and PEFT's own layers."""
 
 import functools
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peft import PeftModel
 
-from mcp_rl.inference.native.vectors import LANES
 from mcp_rl.learning.adapter import add_adapter, base_of
 from mcp_rl.learning.forward.tree_attention import use_tree_attention
 from mcp_rl.learning.native import layout
 from mcp_rl.learning.native import model as native
+from tests.inference.other_lanes import passes_with_other_lanes
 from tests.learning.architectures import architecture
 from tests.learning.test_tree_gradients import (
     BRANCHED,
@@ -29,15 +26,7 @@ from tests.learning.test_tree_gradients import (
     tree_loss,
 )
 
-ROOT = Path(__file__).parents[2]
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
-NARROW = """
-import sys, pytest
-from mcp_rl.inference.native.vectors import LANES
-assert LANES == 8
-this = "tests/learning/test_native_tree.py"
-sys.exit(pytest.main([this, "-q", "-p", "no:cacheprovider", "-k", "several_turns and Qwen3"]))
-"""
 
 
 def pair(name: str, **sizes: Any) -> tuple[PeftModel, PeftModel]:
@@ -119,10 +108,6 @@ def test_what_it_does_not_know_is_left_to_torch() -> None:
     assert native.native_model(architecture("Qwen2", **SIZES)()) is None, "every weight is trained"
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64" or LANES == 8, reason="only where AVX-512 is compiled for otherwise")
-def test_a_processor_without_avx512_computes_the_same(tmp_path: Path) -> None:
-    other = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma", "NUMBA_CACHE_DIR": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-c", NARROW], cwd=ROOT, env=os.environ | other, capture_output=True, text=True
-    )
-    assert run.returncode == 0 and "1 passed" in run.stdout, run.stdout + run.stderr
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="vectors of other processors have one length")
+def test_vectors_of_the_other_length_compute_the_same(tmp_path: Path) -> None:
+    passes_with_other_lanes(tmp_path, "tests/learning/test_native_tree.py", "several_turns and Qwen3")

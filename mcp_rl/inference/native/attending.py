@@ -12,25 +12,8 @@ import numpy as np
 from mcp_rl.inference.cache import PAGE
 from mcp_rl.inference.native.compiling import compiled
 from mcp_rl.inference.native.layers import multiply
-from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, exponentials, largest, pointer_to, start, times
-
-HIDDEN = np.float32(-np.inf)
-"""The score of a position that a query does not see."""
-SCORES = 1 << 16
-"""Scores that are computed together; they stay in the processor's cache."""
-LEAST, MOST = 12, 48
-"""Queries that are computed together."""
-
-
-@compiled
-def _softmax(line, count, sums):
-    """Replace `count` scores, a multiple of `BLOCK`, by their softmax. sums: room for one number for each block."""
-    blocks = count // BLOCK
-    exponentials(line, blocks, largest(line, blocks), line, start(sums))
-    total = np.float32(0)
-    for block in range(blocks):
-        total += sums[block]
-    times(line, np.float32(1) / total, blocks)
+from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
+from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, pointer_to, start
 
 
 @compiled
@@ -99,7 +82,7 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
     heads, shared, dim = weights.heads, weights.shared, weights.dim
     share, own, trunks = heads // shared, packed.own, cache.trunks
     room, line = cache.capacity * dim, longest_line(tokens, packed, trunks)
-    most = max(min(max(SCORES // line, LEAST), MOST) // share, 1)
+    most = tokens_at_once(line, share)
     lines, sums = np.empty(most * share * line, np.float32), np.empty(line // BLOCK, np.float32)
     asked, answers = np.empty(most * share * dim, np.float32), np.empty(most * share * dim, np.float32)
     zeros, numbers = np.zeros(PAGE, np.float32), start(cache.numbers)
@@ -108,10 +91,7 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
         end = _end(tokens, begin, most, packed.trunk_of)
         count = (end - begin) * share
         for head in range(shared):
-            for place in range(begin, end):
-                first, target = (tokens[place] * heads + head * share) * dim, (place - begin) * share * dim
-                for number in range(share * dim):
-                    asked[target + number] = queries[first + number]
+            pack(queries, heads * dim, tokens[begin:end], head * share * dim, share * dim, asked)
             answers[: count * dim] = 0
             of_all = layer * 2 * shared + head
             key_row = (layer * 2 * cache.rows * shared + head) * room
@@ -134,7 +114,7 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                     seen = own[tokens[begin + query // share]] + 1
                     mine = query * line
                     lines[mine + before + seen : mine + before + pages * PAGE] = HIDDEN
-                    _softmax(at(start(lines), mine), before + pages * PAGE, sums)
+                    softmax(at(start(lines), mine), before + pages * PAGE, sums)
                 row = stop
             _add_values((start(lines), line), count, length, trunk_values, dim, start(answers))
             row = begin
@@ -146,8 +126,5 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                 mine = at(start(lines), first * line + before), line
                 _add_values(mine, some, seen, values, dim, at(start(answers), first * dim))
                 row = stop
-            for place in range(begin, end):
-                target, first = (place * heads + head * share) * dim, (place - begin) * share * dim
-                for number in range(share * dim):
-                    out[target + number] = answers[first + number]
+            unpack(answers, heads * dim, np.arange(begin, end), head * share * dim, share * dim, out)
         begin = end

@@ -46,8 +46,7 @@ class FlatWeights:
 
     def panels(self, weight: Tensor) -> int:
         """Add a weight [outputs, inputs] as [outputs / PANEL, inputs, PANEL], with outputs of 0 up to a whole panel."""
-        weight = _padded(weight.detach(), PANEL)
-        return self.add(weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2))
+        return self.add(in_panels(weight.detach(), PANEL))
 
     def product(self, layers: Sequence[Any], *, unit: int = PANEL, inputs: int = 0, fill: float = 0.0) -> list[int]:
         """Add linear layers of one input as one product; return its columns.
@@ -56,12 +55,12 @@ class FlatWeights:
         ones are 0. fill: the bias of outputs that no layer has.
         """
         missing = max(inputs - layers[0].in_features, 0)
-        weight = torch.cat([_padded(F.pad(layer.weight.detach(), (0, missing)), unit) for layer in layers])
+        weight = torch.cat([padded(F.pad(layer.weight.detach(), (0, missing)), unit) for layer in layers])
         biases = []
         for layer in layers:
             bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
-            biases.append(_padded(bias, unit, fill))
-        bias = _padded(torch.cat(biases), PANEL, fill)
+            biases.append(padded(bias, unit, fill))
+        bias = padded(torch.cat(biases), PANEL, fill)
         place, place_of_bias = self.panels(weight), self.add(bias)
         deltas = [getattr(layer, "delta", None) for layer in layers]
         low_a = low_b = NONE
@@ -82,7 +81,22 @@ class FlatWeights:
         return torch.cat(self.parts).float().numpy()
 
 
-def _padded(tensor: Tensor, unit: int, fill: float = 0.0) -> Tensor:
+def in_panels(weight: Tensor, width: int) -> Tensor:
+    """Return a weight [outputs, inputs] as [outputs / width, inputs, width], flat, with outputs of 0 up to a whole
+    panel."""
+    weight = padded(weight, width)
+    return weight.reshape(-1, width, weight.shape[1]).transpose(1, 2).reshape(-1)
+
+
+def rotations_of(model: Any, count: int) -> Rotations:
+    """Return the rotations of at least so many positions, as a model of Llama's shape makes them."""
+    positions = torch.arange(round_up(count, POSITIONS))[None]
+    cos, sin = (part[0].detach() for part in model.model.rotary_emb(model.model.embed_tokens.weight, positions))
+    half = cos.shape[1] // 2
+    return Rotations(cos.contiguous().numpy(), torch.cat((-sin[:, :half], sin[:, half:]), -1).numpy())
+
+
+def padded(tensor: Tensor, unit: int, fill: float = 0.0) -> Tensor:
     """Return a tensor with entries `fill` up to a multiple of `unit` in its first dimension."""
     missing = -len(tensor) % unit
     return F.pad(tensor, (*[0, 0] * (tensor.dim() - 1), 0, missing), value=fill) if missing else tensor
@@ -178,7 +192,7 @@ class NativeForward:
                 + f" below {vocabulary}, {store.rows} and {store.capacity}"
             )
         if (reach := int(tokens.positions.max()) + 1) > len(self._rotations.cos):
-            self._rotate(round_up(reach, POSITIONS))
+            self._rotations = rotations_of(self._model, reach)
         keep = np.arange(len(tokens.ids)) if keep is None else keep
         known = [(trunk.store.data.data_ptr(), trunk.store.capacity, trunk.length) for trunk in trunks]
         cache = Cache(store.numbers, store.rows, store.capacity, np.array(known, np.int64).reshape(-1, 3))
@@ -205,11 +219,3 @@ class NativeForward:
         wanted = np.searchsorted(bounds, len(slots) * np.arange(1, most + 1) // most)
         ends = [0, *np.unique(bounds[wanted]).tolist()]
         return list(itertools.pairwise(ends))
-
-    def _rotate(self, count: int) -> None:
-        """Tabulate the rotations of so many positions [count, width of a head]."""
-        embeddings = self._model.model.embed_tokens.weight
-        cos, sin = self._model.model.rotary_emb(embeddings, torch.arange(count)[None])
-        half = self.dim // 2
-        sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
-        self._rotations = Rotations(cos[0].contiguous().numpy(), sin.numpy())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FLOAT = ir.FloatType()
 INDEX = ir.IntType(64)
-POINTER, PLACES = types.CPointer(types.float32), types.CPointer(types.int64)
+POINTER = types.CPointer(types.float32)
 LANES = 16 if "+avx512f" in (config.CPU_FEATURES or binding.get_host_cpu_features().flatten()) else 8
 """Numbers in a register, or in two where they hold four."""
 PANEL = 64 if LANES == 16 else 16
@@ -61,10 +61,6 @@ class _Code:
         for term in terms[1:]:
             total = self.builder.add(total, term)
         return self.builder.gep(pointer, [total])
-
-    def number(self, integers: Any, index: int) -> Any:
-        """Return one of the integers at a pointer."""
-        return self.builder.load(self.builder.gep(integers, [_index(index)]))
 
     def load(self, pointer: Any, lanes: int) -> Any:
         value = self.builder.load(self.builder.bitcast(pointer, _vector(lanes).as_pointer()))
@@ -137,20 +133,14 @@ class _Code:
         return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
-def _pointer(kind: Any) -> Any:
-    @intrinsic
-    def first(context: Any, array: Any) -> Any:
-        """Return a pointer to the first entry of an array."""
+@intrinsic
+def start(context: Any, array: Any) -> Any:
+    """Return a pointer to the first entry of an array."""
 
-        def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            return context.make_array(signature.args[0])(context, builder, values[0]).data
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, values[0]).data
 
-        return kind(array), write
-
-    return first
-
-
-start, places = _pointer(POINTER), _pointer(PLACES)
+    return POINTER(array), write
 
 
 @intrinsic

@@ -11,15 +11,9 @@ import numpy as np
 
 from mcp_rl.inference.native.compiling import compiled
 from mcp_rl.inference.native.layers import multiply
-from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, dot, exponentials, largest, start, times
+from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
+from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, exponentials, start
 from mcp_rl.learning.native.records import END, FIRST, LAST, PATH, PRIVATE
-
-HIDDEN = np.float32(-np.inf)
-"""The score of a position that a row does not see."""
-SCORES = 1 << 16
-"""Scores that are computed together; they stay in the processor's cache."""
-LEAST, MOST = 12, 48
-"""Queries that are computed together."""
 
 
 @compiled
@@ -66,17 +60,6 @@ def _take_panels(source, width, begin, positions, dim, place, out):
 
 
 @compiled
-def _pack(source, width, lines, head, share, dim, out):
-    """Copy the numbers of the query heads of one key head, in some lines of a matrix, to out [lines share, dim]."""
-    target = 0
-    for line in lines:
-        first = line * width + head * share * dim
-        for number in range(share * dim):
-            out[target + number] = source[first + number]
-        target += share * dim
-
-
-@compiled
 def _hide(rows, share, before, padded, scores, line):
     """Write -inf to the scores of positions that a row does not see, up to `padded`. before: what to take from a row's
     flat position for the place of its last key; share: lines of scores for each row."""
@@ -86,18 +69,37 @@ def _hide(rows, share, before, padded, scores, line):
 
 
 @compiled
+def _over_keys(lines, panels, sizes, nothing, out, step):
+    """Write the products of packed lines [count, dim] with packed keys or values to lines of out, `step` apart. sizes:
+    count, dim, and the number of keys; nothing: zeros, as many as keys."""
+    count, dim, keys = sizes
+    x, weights = (start(lines), dim, np.int64(1)), (start(panels), np.int64(dim * WIDE), np.int64(WIDE))
+    multiply(x, weights, (count, dim, -(-keys // WIDE) * WIDE), (start(nothing), np.int64(0)), (start(out), step))
+
+
+@compiled
+def _weighted(weights, step, rows, sizes, nothing, out):
+    """Write the sums of rows [keys, dim], weighted by lines that are `step` apart, to out [count, dim]. sizes as
+    above."""
+    count, dim, keys = sizes
+    x, values = (start(weights), step, np.int64(1)), (start(rows), np.int64(WIDE), dim)
+    multiply(x, values, (count, keys, dim), (start(nothing), np.int64(0)), (start(out), dim))
+
+
+@compiled
 def attend(shape, tree, qkv, attended, logs, chosen):
     """Write the attention of the rows of some tasks, each for one key head. chosen: [n, 2] tasks and heads."""
-    share, dim, one, none = shape.heads // shape.shared, shape.dim, np.int64(1), np.int64(0)
-    width, source, wide = qkv.shape[1], qkv.reshape(-1), np.int64(WIDE)
+    share, dim, width = shape.heads // shape.shared, shape.dim, qkv.shape[1]
+    source, out = qkv.reshape(-1), attended.reshape(-1)
     for number in range(len(chosen)):
         task, head = tree.tasks[chosen[number, 0]], chosen[number, 1]
         path = tree.paths[task[PATH] : task[END]]
         line = -(-_most_keys(tree, task) // BLOCK) * BLOCK
         keys, values = np.zeros(line * dim, np.float32), np.zeros(line * dim, np.float32)
-        at_once = max(min(max(SCORES // line, LEAST), MOST) // share, 1)
+        at_once = tokens_at_once(line, share)
         queries, answers = _room(at_once * share * dim), _room(at_once * share * dim)
         scores, sums, nothing = _room(at_once * share * line), _room(line // BLOCK), np.zeros(line, np.float32)
+        first_query = head * share * dim
         key, value = (shape.heads + head) * dim, (shape.heads + shape.shared + head) * dim
         _take_panels(source, width, key, path, dim, 0, keys)
         _take_rows(source, width, value, path, dim, 0, values)
@@ -110,37 +112,15 @@ def attend(shape, tree, qkv, attended, logs, chosen):
             while row < stop:
                 rows = tree.rows[row : min(row + at_once, stop)]
                 count, used = len(rows) * share, len(path) + rows[-1] + 1 - first
-                _pack(source, width, rows, head, share, dim, queries)
+                pack(source, width, rows, first_query, share * dim, queries)
                 padded = -(-used // BLOCK) * BLOCK
-                multiply(
-                    (start(queries), dim, one),
-                    (start(keys), np.int64(dim * WIDE), wide),
-                    (count, dim, -(-used // WIDE) * WIDE),
-                    (start(nothing), none),
-                    (start(scores), line),
-                )
+                _over_keys(queries, keys, (count, dim, used), nothing, scores, line)
                 _hide(rows, share, first - len(path), padded, scores, line)
                 for query in range(count):
-                    here = at(start(scores), query * line)
-                    top = largest(here, padded // BLOCK)
-                    exponentials(here, padded // BLOCK, top, here, start(sums))
-                    total = np.float32(0)
-                    for block in range(padded // BLOCK):
-                        total += sums[block]
-                    times(here, np.float32(1) / total, padded // BLOCK)
-                    logs[row + query // share, head * share + query % share] = top + np.log(total)
-                multiply(
-                    (start(scores), line, one),
-                    (start(values), wide, dim),
-                    (count, used, dim),
-                    (start(nothing), none),
-                    (start(answers), dim),
-                )
-                for query in range(count):
-                    target = attended[row + query // share]
-                    place = (head * share + query % share) * dim
-                    for position in range(dim):
-                        target[place + position] = answers[query * dim + position]
+                    found = softmax(at(start(scores), query * line), padded, sums)
+                    logs[row + query // share, head * share + query % share] = found
+                _weighted(scores, line, values, (count, dim, used), nothing, answers)
+                unpack(answers, shape.heads * dim, np.arange(row, row + len(rows)), first_query, share * dim, out)
                 row += len(rows)
 
 
@@ -151,19 +131,20 @@ def attend_back(shape, tree, kept, of_attended, deltas, private, of_qkv, chosen)
 
     of_attended: the gradient of the attention's output; deltas [R, heads]: its products with that output.
     """
-    share, dim, one, none = shape.heads // shape.shared, shape.dim, np.int64(1), np.int64(0)
-    width, source, gradients = kept.qkv.shape[1], kept.qkv.reshape(-1), of_attended.reshape(-1)
-    wide = np.int64(WIDE)
+    share, dim, width = shape.heads // shape.shared, shape.dim, kept.qkv.shape[1]
+    source, gradients, out = kept.qkv.reshape(-1), of_attended.reshape(-1), of_qkv.reshape(-1)
+    one, wide = np.int64(1), np.int64(WIDE)
     for number in range(len(chosen)):
         task, head = tree.tasks[chosen[number, 0]], chosen[number, 1]
         path = tree.paths[task[PATH] : task[END]]
         line = -(-_most_keys(tree, task) // BLOCK) * BLOCK
         keys, values = np.zeros(line * dim, np.float32), np.zeros(line * dim, np.float32)
-        at_once = max(min(max(SCORES // line, LEAST), MOST) // share, 1)
+        at_once = tokens_at_once(line, share)
         key_lines, of_queries = _room(line * dim), _room(at_once * share * dim)
         queries, answers = _room(at_once * share * dim), _room(at_once * share * dim)
         scores, slopes = _room(at_once * share * line), _room(at_once * share * line)
         sums, nothing = _room(line // BLOCK), np.zeros(line, np.float32)
+        first_query = head * share * dim
         key, value = (shape.heads + head) * dim, (shape.heads + shape.shared + head) * dim
         _take_panels(source, width, key, path, dim, 0, keys)
         _take_rows(source, width, key, path, dim, 0, key_lines)
@@ -179,24 +160,13 @@ def attend_back(shape, tree, kept, of_attended, deltas, private, of_qkv, chosen)
             while row < stop:
                 rows = tree.rows[row : min(row + at_once, stop)]
                 count, used = len(rows) * share, len(path) + rows[-1] + 1 - first
-                _pack(source, width, rows, head, share, dim, queries)
-                _pack(gradients, shape.heads * dim, np.arange(row, row + len(rows)), head, share, dim, answers)
+                pack(source, width, rows, first_query, share * dim, queries)
+                mine = np.arange(row, row + len(rows))
+                pack(gradients, shape.heads * dim, mine, first_query, share * dim, answers)
                 padded = -(-used // BLOCK) * BLOCK
-                multiply(
-                    (start(queries), dim, one),
-                    (start(keys), np.int64(dim * WIDE), wide),
-                    (count, dim, -(-used // WIDE) * WIDE),
-                    (start(nothing), none),
-                    (start(scores), line),
-                )
+                _over_keys(queries, keys, (count, dim, used), nothing, scores, line)
                 _hide(rows, share, first - len(path), padded, scores, line)
-                multiply(
-                    (start(answers), dim, one),
-                    (start(values), np.int64(dim * WIDE), wide),
-                    (count, dim, -(-used // WIDE) * WIDE),
-                    (start(nothing), none),
-                    (start(slopes), line),
-                )
+                _over_keys(answers, values, (count, dim, used), nothing, slopes, line)
                 for query in range(count):
                     at_row, at_head = row + query // share, head * share + query % share
                     here = at(start(scores), query * line)
@@ -211,18 +181,8 @@ def attend_back(shape, tree, kept, of_attended, deltas, private, of_qkv, chosen)
                     weights, slope = at(start(scores), begin), at(start(slopes), begin)
                     multiply((weights, one, line), (start(answers), wide, dim), size, to_values, to_values)
                     multiply((slope, one, line), (start(queries), wide, dim), size, to_keys, to_keys)
-                multiply(
-                    (start(slopes), line, one),
-                    (start(key_lines), wide, dim),
-                    (count, used, dim),
-                    (start(nothing), none),
-                    (start(of_queries), dim),
-                )
-                for query in range(count):
-                    target = of_qkv[rows[query // share]]
-                    column = (head * share + query % share) * dim
-                    for position in range(dim):
-                        target[column + position] = of_queries[query * dim + position]
+                _weighted(slopes, line, key_lines, (count, dim, used), nothing, of_queries)
+                unpack(of_queries, width, rows, first_query, share * dim, out)
                 row += len(rows)
             place += len(own) * dim
 
@@ -252,12 +212,3 @@ def _add_line(shape, head, private, place, line, dim):
     for number in range(dim):
         line[key + number] += private[head, 0, place, number]
         line[value + number] += private[head, 1, place, number]
-
-
-@compiled
-def products_with(shape, attended, of_attended, deltas, span):
-    """Write the products of attention's outputs and their gradients, head by head, to deltas [R, heads]."""
-    for row in range(span[0], span[1]):
-        for head in range(shape.heads):
-            one, other = at(start(attended[row]), head * shape.dim), at(start(of_attended[row]), head * shape.dim)
-            deltas[row, head] = dot(one, other, shape.dim)

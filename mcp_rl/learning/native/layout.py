@@ -37,8 +37,7 @@ class AttentionTasks:
         """Make them for rows at these flat positions, in ascending order."""
         nodes = tree.nodes
         first_of_node = np.array([node.start for node in nodes])
-        node_of = np.searchsorted(first_of_node, np.arange(len(tree.tokens)), side="right") - 1
-        starts = first_of_node[node_of[rows]]
+        starts = first_of_node[np.searchsorted(first_of_node, rows, side="right") - 1]
         seen = tree.positions[rows] + 1
         tasks: list[list[int]] = []
         paths: list[Any] = []

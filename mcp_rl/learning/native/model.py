@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 from peft.tuners.lora import Linear as LoraLinear
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mcp_rl.errors import EngineError
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.forward import unknown_part
 from mcp_rl.inference.native.compiling import Rotations
+from mcp_rl.inference.native.model import in_panels, padded, rotations_of
 from mcp_rl.inference.native.together import together
 from mcp_rl.inference.native.vectors import WIDE
 from mcp_rl.inference.policy import NATIVE, second_view
 from mcp_rl.learning.adapter import ADAPTER, is_merged
-from mcp_rl.learning.native.attending import attend, attend_back, gather_back, products_with
+from mcp_rl.learning.native.attending import attend, attend_back, gather_back
 from mcp_rl.learning.native.layout import AttentionTasks
 from mcp_rl.learning.native.passes import TOKENS, inward, inward_back, outward, outward_back
 from mcp_rl.learning.native.records import Kept, LayerWeights, ModelSizes, Product
@@ -41,7 +42,7 @@ _CHUNKS = 16
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of a layer, in the order of `LayerWeights.adapters`."""
 _known: weakref.WeakKeyDictionary[Any, tuple[Any, NativeModel | None]] = weakref.WeakKeyDictionary()
-"""What was found of a model, and the parts that it had then."""
+"""For each model the one that computes it, if any, and the modules and trained weights by which that was decided."""
 
 
 def native_model(base: PreTrainedModel) -> NativeModel | None:
@@ -108,10 +109,7 @@ class NativeModel:
     def rotations(self, positions: Any) -> Rotations:
         """Return the rotations of tokens at these positions."""
         if (reach := int(positions.max()) + 1) > len(self._rotations.cos):
-            base, count, half = cast("Any", self._base()), round_up(reach, 1024), self.dim // 2
-            cos, sin = base.model.rotary_emb(base.model.embed_tokens.weight, torch.arange(count)[None])
-            sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
-            self._rotations = Rotations(cos[0].contiguous().numpy(), sin.numpy())
+            self._rotations = rotations_of(self._base(), reach)
         return Rotations(*(part[positions] for part in self._rotations))
 
     @torch.no_grad()
@@ -127,8 +125,8 @@ class NativeModel:
                 a, b, scale = found
                 rank, room = len(a), round_up(len(a), WIDE)
                 table.append([place_a, place_b, rank, room])
-                low_a.append(_panels(_with_rows(a, room)))
-                low_b.append(_with_rows(b.T * scale, room).T.reshape(-1))
+                low_a.append(in_panels(a, WIDE))
+                low_b.append(padded(b.T * scale, WIDE).T.reshape(-1))
                 scales.append(scale)
                 place_a, place_b = place_a + low_a[-1].numel(), place_b + low_b[-1].numel()
             yield (
@@ -165,17 +163,7 @@ def _product(linears: Sequence[Any]) -> Product:
         weights.append(plain.weight if found is None else torch.addmm(plain.weight, found[1], found[0], alpha=found[2]))
         biases.append(weights[-1].new_zeros(len(weights[-1])) if plain.bias is None else plain.bias)
     weight = torch.cat(weights)
-    return Product(_panels(weight).numpy(), _panels(weight.T).numpy(), torch.cat(biases).numpy())
-
-
-def _panels(weight: Tensor) -> Tensor:
-    """Return a weight [outputs, inputs] as [outputs / WIDE, inputs, WIDE], flat."""
-    return weight.reshape(-1, WIDE, weight.shape[1]).transpose(1, 2).reshape(-1)
-
-
-def _with_rows(matrix: Tensor, count: int) -> Tensor:
-    """Return a matrix with rows of zeros up to `count`."""
-    return nn.functional.pad(matrix, (0, 0, 0, count - len(matrix)))
+    return Product(in_panels(weight, WIDE).numpy(), in_panels(weight.T, WIDE).numpy(), torch.cat(biases).numpy())
 
 
 def _gain(norm: Any) -> Any:
@@ -220,8 +208,9 @@ class _OverTree(torch.autograd.Function):
             (layer, scales), now, mine = layers.pop(), kept.pop(), tasks[not found]
             of_low = _LowRankGradients(layer)
             of_attended = np.empty_like(now.attended)
-            _together(outward_back, of_low.parts(len(of_x)), shape, layer, now, of_x, of_attended)
-            of_qkv = _attention_back(shape, mine, now, of_attended)
+            deltas = np.empty_like(now.logs)
+            _together(outward_back, of_low.parts(len(of_x)), shape, layer, now, of_x, of_attended, deltas)
+            of_qkv = _attention_back(shape, mine, now, of_attended, deltas)
             if not found:
                 of_rows, of_x = of_x, np.zeros_like(now.x)
                 of_x[mine.tree.rows] = of_rows
@@ -249,11 +238,10 @@ def _kept(shape: ModelSizes, layer: LayerWeights, x: Any, rows: int) -> Kept:
     )
 
 
-def _attention_back(shape: ModelSizes, tasks: AttentionTasks, kept: Kept, of_attended: Any) -> Any:
+def _attention_back(shape: ModelSizes, tasks: AttentionTasks, kept: Kept, of_attended: Any, deltas: Any) -> Any:
     """Return the gradient of `Kept.qkv`."""
-    deltas, of_qkv = np.empty_like(kept.logs), np.zeros_like(kept.qkv)
+    of_qkv = np.zeros_like(kept.qkv)
     private = np.empty((shape.shared, 2, tasks.places, shape.dim), np.float32)
-    _together(products_with, _blocks(len(deltas)), shape, kept.attended, of_attended, deltas)
     for wave in tasks.waves:
         private.fill(0)
         parts = tasks.divided(shape.shared, wave)

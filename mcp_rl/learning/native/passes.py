@@ -1,4 +1,4 @@
-"""What a layer computes of each token by itself, before and after attention, forward and backward."""
+"""The parts of a layer that treat each token alone, forward and backward: norms, linear layers and rotations."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def outward(shape, layer, rows, kept, out, span):
 
 
 @compiled
-def outward_back(shape, layer, kept, of_out, of_attended, sums, span):
+def outward_back(shape, layer, kept, of_out, of_attended, deltas, sums, span):
     """Turn the gradient of some rows' outputs into that of `kept.mid`, in place; write that of the attention's output,
-    and add the adapters' gradients to two sums."""
+    and its products with that output, head by head, to deltas [R, heads]; add the adapters' gradients to two sums."""
     hidden, inner = kept.x.shape[1], shape.inner
     of_heads, wide, still = kept.attended.shape[1], 2 * inner, np.int64(0)
     normal, of_normal = np.empty(TOKENS * hidden, np.float32), np.empty((TOKENS, hidden), np.float32)
@@ -123,6 +123,11 @@ def outward_back(shape, layer, kept, of_out, of_attended, sums, span):
             layer.outward.back, gradient[0], (some, hidden, of_heads), nothing, (start(of_attended[first]), of_heads)
         )
         low_rank_gradients(layer, _OUTWARD, start(kept.attended[first]), gradient, (some, of_heads, hidden), sums)
+        for row in range(first, last):
+            for head in range(shape.heads):
+                place = head * shape.dim
+                output, back = at(start(kept.attended[row]), place), at(start(of_attended[row]), place)
+                deltas[row, head] = dot(output, back, shape.dim)
     hold(zeros)
 
 

@@ -79,7 +79,7 @@ class TreeArrays(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the backward pass needs of a layer."""
+    """The activations of a layer that its backward pass reads."""
 
     x: Any
     """[T, H]: its input."""

@@ -1,0 +1,57 @@
+"""What the attention of sampling and of updates share: the queries of one key head side by side, and their softmax."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcp_rl.inference.native.compiling import compiled
+from mcp_rl.inference.native.vectors import BLOCK, exponentials, largest, start, times
+
+HIDDEN = np.float32(-np.inf)
+"""The score of a position that a query does not see."""
+_SCORES = 1 << 16
+"""Scores that are computed together; they stay in the processor's cache."""
+_LEAST, _MOST = 12, 48
+"""Queries that are computed together."""
+
+
+@compiled
+def tokens_at_once(line, share):
+    """Return the number of tokens whose queries are computed together: `share` of each, with `line` scores each."""
+    return max(min(max(_SCORES // line, _LEAST), _MOST) // share, 1)
+
+
+@compiled
+def pack(source, width, lines, begin, count, out):
+    """Copy `count` numbers from `begin` of some lines of a matrix, `width` numbers long, to out [lines, count]."""
+    target = 0
+    for line in lines:
+        first = line * width + begin
+        for number in range(count):
+            out[target + number] = source[first + number]
+        target += count
+
+
+@compiled
+def unpack(packed, width, lines, begin, count, out):
+    """Undo `pack`."""
+    source = 0
+    for line in lines:
+        first = line * width + begin
+        for number in range(count):
+            out[first + number] = packed[source + number]
+        source += count
+
+
+@compiled
+def softmax(scores, count, sums):
+    """Replace `count` scores, a multiple of `BLOCK`, by their softmax; return the logarithm of the sum of their
+    exponentials. scores: a pointer; sums: room for one number for each block."""
+    blocks = count // BLOCK
+    top = largest(scores, blocks)
+    exponentials(scores, blocks, top, scores, start(sums))
+    total = np.float32(0)
+    for block in range(blocks):
+        total += sums[block]
+    times(scores, np.float32(1) / total, blocks)
+    return top + np.log(total)
