@@ -1,8 +1,8 @@
 """The rows of all open episodes and the forward passes over them. Used by the worker thread alone.
 
-Invariant: the rows being sampled occupy the first slots of the store, so a decoding step reads plain views. Rows whose
-episode waits for a tool keep their keys and values in the slots behind them, as do rows whose episode is over, until
-their slots are needed. A row's first `computed` ids have keys and values under the sampled version; the rest is
+Rows keep the slots that they get, also while their episode waits for a tool and, until the slots are needed, when it is
+over. Only where torch computes are slots exchanged, so that the rows being sampled occupy the first ones: a decoding
+step then reads plain views. A row's first `computed` ids have keys and values under the sampled version; the rest is
 forwarded when its next turn starts. A beginning that any slot holds is copied, not computed; since that must not change
 the result, the way that ids are attended over (the trunk) depends on them alone.
 """
@@ -67,12 +67,11 @@ class EngineStats:
 
 
 class DecodingBatch:
-    """Rows in slots, the first `active` of them being sampled."""
+    """Rows in slots, `active` of them being sampled."""
 
     def __init__(self, policy: Policy, stops: frozenset[int], max_rows: int) -> None:
         self.policy = policy
         self.stats = EngineStats()
-        self.active = 0
         self.max_rows = max_rows
         self.share_sampled = True
         """True if rows may copy keys that were computed while their ids were sampled: only on machines where forwarding
@@ -83,6 +82,7 @@ class DecodingBatch:
         self._stops = stops
         self._store = KvStore(policy.shape)
         self._slots: list[Row | None] = []
+        self._sampled: set[Row] = set()
         self._free: deque[int] = deque()
         self._trunks: dict[tuple[int, ...], tuple[Trunk, Entry]] = {}
         self._tree = PrefixIndex()
@@ -100,13 +100,18 @@ class DecodingBatch:
         """Policy version of all active rows."""
 
     @property
+    def active(self) -> int:
+        """Number of rows being sampled."""
+        return len(self._sampled)
+
+    @property
     def room(self) -> int:
         """Number of further rows that can get a slot."""
         return self.max_rows - len(self._slots) + len(self._free)
 
     def clear(self) -> None:
         """Discard all keys and values, and stop sampling."""
-        self.active = 0
+        self._sampled.clear()
         self._last.clear()
         self._trunks.clear()
         self._tree.clear()
@@ -129,7 +134,7 @@ class DecodingBatch:
 
     def drop(self, row: Row) -> None:
         """Stop sampling a row, if it is being sampled."""
-        if 0 <= row.slot < self.active:
+        if row in self._sampled:
             self._retire([row])
 
     def start(self, rows: Sequence[Row]) -> list[Row]:
@@ -243,7 +248,7 @@ class DecodingBatch:
 
     def sampled_rows(self) -> list[Row]:
         """The rows being sampled, in slot order."""
-        return [row for row in self._slots[: self.active] if row is not None]
+        return sorted(self._sampled, key=lambda row: row.slot)
 
     def _grouped(self) -> list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]]:
         """Group the active rows by length. They are moved so that they are sorted, if that pays off."""
@@ -387,23 +392,25 @@ class DecodingBatch:
         self._held.put(Entry(self._store, row.slot, row.version, row.root, row.ids[row.start : end]))
 
     def _activate(self, rows: Sequence[Row]) -> None:
-        """Bring the rows into the slots right after the active ones."""
-        end = self.active + len(rows)
-        chosen = set(rows)
-        holes = [slot for slot in range(self.active, end) if self._slots[slot] not in chosen]
-        self._swap([(row.slot, hole) for row, hole in zip([r for r in rows if r.slot >= end], holes, strict=True)])
-        self.active = end
+        """Sample these rows too."""
+        if self.policy.native is None:
+            end = self.active + len(rows)
+            chosen = set(rows)
+            holes = [slot for slot in range(self.active, end) if self._slots[slot] not in chosen]
+            self._swap([(row.slot, hole) for row, hole in zip([r for r in rows if r.slot >= end], holes, strict=True)])
+        self._sampled.update(rows)
         self._groups = self._places = None
 
     def _retire(self, rows: Sequence[Row]) -> None:
-        """Move rows out of the active slots; the last active ones take their places."""
+        """Sample these rows no more."""
         for row in rows:
             self._hold(row)
-        end = self.active - len(rows)
-        leaving = {row.slot for row in rows}
-        staying = [slot for slot in range(end, self.active) if slot not in leaving]
-        self._swap(list(zip(staying, sorted(slot for slot in leaving if slot < end), strict=True)))
-        self.active = end
+        if self.policy.native is None:  # the last active rows take their places
+            end = self.active - len(rows)
+            leaving = {row.slot for row in rows}
+            staying = [slot for slot in range(end, self.active) if slot not in leaving]
+            self._swap(list(zip(staying, sorted(slot for slot in leaving if slot < end), strict=True)))
+        self._sampled.difference_update(rows)
         self._groups = self._places = None
 
     def _swap(self, pairs: list[tuple[int, int]]) -> None:

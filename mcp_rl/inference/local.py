@@ -28,6 +28,7 @@ from mcp_rl.inference.row import Row, RowTurn
 from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.scheduler import Scheduler
 from mcp_rl.inference.stops import Decode, StopRule
+from mcp_rl.system.threads import take_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -101,6 +102,7 @@ class LocalEngine:
         if self._opened:
             raise EngineError("An engine can be opened only once; make a new one.")
         self._opened = True
+        take_turns()
         mixed = await anyio.to_thread.run_sync(self._probe)
         self.gang = not mixed if self._wanted_gang is None else self._wanted_gang
         self._choose_drafts()
