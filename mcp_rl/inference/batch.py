@@ -449,13 +449,17 @@ class DecodingBatch:
         """Compute the new ids of each row, shared ones only once; return logits after the last id of each row."""
         self._check(rows)
         plan = plan_sharing(fresh, self._store)
-        lines: dict[Row, Tensor] = {}
+        parts: list[Tensor] = []
+        lines: dict[Row, int] = {}
         for stage in range(max(plan.stage.values(), default=0) + 1):
             now = [row for row in rows if plan.stage.get(row, 0) == stage and row not in plan.twins]
             self._copy({row: plan.leaders[row] for row in now if row in plan.leaders})
-            lines |= zip(now, self._prefill(now), strict=True)
+            parts.append(self._prefill(now))
+            lines |= {row: len(lines) + number for number, row in enumerate(now)}
         self._copy({row: (leader, len(row.ids) - row.start) for row, leader in plan.twins.items()})
-        return torch.stack([lines[plan.twins.get(row, row)] for row in rows])
+        logits = torch.cat(parts) if len(parts) > 1 else parts[0]
+        wanted = [lines[plan.twins.get(row, row)] for row in rows]
+        return logits if wanted == list(range(len(logits))) else logits[wanted]
 
     def _copy(self, leaders: dict[Row, tuple[Row, int]]) -> None:
         """Copy to rows the first positions of their leader."""

@@ -58,27 +58,32 @@ def trunk_length(ids: Sequence[int], stops: frozenset[int]) -> int:
 
 def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     """Forward all pieces and return the logits after the last token of each: [pieces, vocabulary]."""
-    logits: list[Tensor | None] = [None] * len(pieces)
+    passes: list[Tensor] = []
+    order: list[int] = []
     left = dict(enumerate(pieces))
     while left:
-        chosen = _next_pass(left)
-        heads = [replace(left[i], ids=left[i].ids[:CHUNK]) for i in chosen]
-        out = _forward(policy, store, heads)
-        for place, index in enumerate(chosen):
+        chosen = _next_pass(policy, left)
+        passes.append(_forward(policy, store, [replace(left[i], ids=left[i].ids[:CHUNK]) for i in chosen]))
+        order += chosen
+        for index in chosen:
             piece = left.pop(index)
-            logits[index] = out[place]
             if rest := piece.ids[CHUNK:]:
                 left[index] = Piece(piece.slot, piece.own + CHUNK, piece.position + CHUNK, rest, piece.trunk)
-    return torch.stack([line for line in logits if line is not None])
+    if order == list(range(len(pieces))):
+        return passes[0] if len(passes) == 1 else torch.cat(passes)
+    last = {index: place for place, index in enumerate(order)}
+    return torch.cat(passes)[[last[index] for index in range(len(pieces))]]
 
 
 def forward_all(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     """Forward all pieces, each of at most `CHUNK` tokens, and return the logits after every token, in order: [tokens,
     vocabulary]."""
+    if policy.native is not None and sum(len(piece.ids) for piece in pieces) <= PASS:
+        return _natively(policy.native, store, pieces, every=True)
     logits: list[Tensor] = [torch.empty(0)] * len(pieces)
     left = dict(enumerate(pieces))
     while left:
-        chosen = _next_pass(left)
+        chosen = _next_pass(policy, left)
         now = [left.pop(i) for i in chosen]
         parts = torch.split(_forward(policy, store, now, every=True), [len(piece.ids) for piece in now])
         for index, part in zip(chosen, parts, strict=True):
@@ -86,8 +91,8 @@ def forward_all(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tens
     return torch.cat(logits)
 
 
-def _next_pass(left: Mapping[int, Piece]) -> list[int]:
-    """Choose the longest pieces that fit, those of similar shape next to each other."""
+def _next_pass(policy: Policy, left: Mapping[int, Piece]) -> list[int]:
+    """Choose the longest pieces that fit; where torch computes, put those of similar shape next to each other."""
     sizes = {index: min(len(piece.ids), CHUNK) for index, piece in left.items()}
     chosen: list[int] = []
     tokens = reach = 0
@@ -97,6 +102,8 @@ def _next_pass(left: Mapping[int, Piece]) -> list[int]:
         if chosen and (tokens > PASS or tokens * reach > SCORES):
             break
         chosen.append(index)
+    if policy.native is not None:
+        return sorted(chosen)
     return sorted(chosen, key=lambda index: (is_alone(_extent(left[index])), -width(_extent(left[index])[1])))
 
 

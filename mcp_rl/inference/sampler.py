@@ -6,7 +6,7 @@ episode takes the k-th number, whatever else is in the batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     device = logits.device
     if device.type == "cpu":
         tokens, found = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
-        draw_rows(logits.float().numpy(), np.array(temperatures, float), np.array(uniforms, float), tokens, found)
+        draw_rows(_numbers(logits), np.array(temperatures, float), np.array(uniforms, float), tokens, found)
         return tokens.tolist(), found.tolist()
     scores = _scores(logits, temperatures)
     probabilities = scores.softmax(-1)
@@ -60,6 +60,12 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     # A single transfer from the device; float64 holds every id exactly.
     drawn, taken = torch.stack([ids.double(), logprobs.double()]).tolist()
     return [int(token) for token in drawn], taken
+
+
+def _numbers(logits: Tensor) -> Any:
+    """Return logits on the CPU as an array of float32, without a call of torch's where they are: each lets other
+    threads have the interpreter."""
+    return (logits if logits.dtype == torch.float32 else logits.float()).numpy()
 
 
 def _inverted(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -94,7 +100,7 @@ def likeliest(logits: Tensor, temperatures: Sequence[float], most: int) -> list[
     ids = scores.topk(most).indices
     if logits.device.type == "cpu":
         logprobs = torch.empty(ids.shape)
-        logprobs_of(logits.float().numpy(), np.array(temperatures, float), ids.numpy(), logprobs.numpy())
+        logprobs_of(_numbers(logits), np.array(temperatures, float), ids.numpy(), logprobs.numpy())
     else:
         logprobs = _logprobs(scores.softmax(-1), ids)
     return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]

@@ -57,6 +57,8 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
 def unlike(verifier: Verifier, wanted: Mapping[str, Any], read: CallRecord) -> str | None:
     """Return how a read differs from the entry of a state verifier that expects it; None if it does not."""
     options = verifier.options
+    if read.result == wanted.get("result") and not read.is_error and not wanted.get("is_error"):
+        return None
     if any(options.get(option) for option in ("undated", "unordered", "new_ids")):
         read = read.model_copy(update={"result": state_text(read.result, options), "structured": None})
         if isinstance(result := wanted.get("result"), str):

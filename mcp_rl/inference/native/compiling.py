@@ -87,13 +87,16 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Return the function, compiled when it is first called; its code is kept on disk if a folder can be written."""
+def compiled(function: Callable[..., Any], *, brief: bool = False) -> Any:
+    """Return the function, compiled when it is first called; its code is kept on disk if a folder can be written.
+
+    It releases the interpreter's lock, unless it is so brief that to get the lock back would take longer.
+    """
     function.__qualname__ += f"_{_digest(Path(function.__code__.co_filename).parent)}"  # a part of the file's name
     try:
-        return njit(function, nogil=True, cache=True, error_model="numpy")
+        return njit(function, nogil=not brief, cache=True, error_model="numpy")
     except RuntimeError:
-        return njit(function, nogil=True, error_model="numpy")
+        return njit(function, nogil=not brief, error_model="numpy")
 
 
 @compiled

@@ -7,6 +7,8 @@ else is in the batch.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from mcp_rl.inference.cache import PAGE
@@ -67,7 +69,7 @@ def _store(weights, rotations, cache, packed, layer, token, line, queries):
             cache.numbers[target + place] = line[value + place]
 
 
-@compiled
+@functools.partial(compiled, brief=True)
 def out_of_bounds(packed, vocabulary, rows, capacity):
     """Return the first token whose id is not in the vocabulary or whose place is not in the cache, or `NONE`."""
     for token in range(len(packed.ids)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from mcp_rl.inference.cache import KvStore, Trunk
 
-WORK = 1 << 24
-"""Tokens times weights that are worth a thread: a sixth of a millisecond."""
+WORK = 1 << 23
+"""Products of two numbers that are worth a thread: a sixth of a millisecond to half of one."""
 POSITIONS = 1024
 """Positions by which the table of rotations grows."""
 
@@ -177,6 +178,7 @@ class NativeForward:
             scaling=np.float32(attention.scaling),
             floor=np.float32(inner.norm.variance_epsilon),
         )
+        self._attended = 2 * len(norms) * attention.q_proj.out_features
 
     def logits(self, store: KvStore, tokens: TokenArrays, trunks: Sequence[Trunk], keep: Any = None) -> Tensor:
         """Forward tokens and store their keys and values; return the logits after those in the places `keep`, or after
@@ -197,25 +199,24 @@ class NativeForward:
         known = [(trunk.store.data.data_ptr(), trunk.store.capacity, trunk.length) for trunk in trunks]
         cache = Cache(store.numbers, store.rows, store.capacity, np.array(known, np.int64).reshape(-1, 3))
         out = np.empty((len(keep), weights.head[1 + OUTPUTS]), np.float32)
-
-        def compute(begin: int, end: int) -> None:
+        parts = []
+        for begin, end in self._parts(tokens):
+            wanted = slice(bisect.bisect_left(keep, begin), bisect.bisect_left(keep, end))
             part = TokenArrays(*(each[begin:end] for each in tokens))
-            wanted = slice(*np.searchsorted(keep, (begin, end)))
-            forward(weights, self._rotations, cache, part, keep[wanted] - begin, out[wanted])
-
-        parts = self._parts(tokens.slots)
-        if len(parts) == 1:
-            forward(weights, self._rotations, cache, tokens, keep, out)
-        else:
-            together(compute, parts, threads=len(parts))
+            parts.append((part, keep[wanted] - begin, out[wanted]))
+        together(forward, parts, weights, self._rotations, cache, threads=len(parts))
         return torch.from_numpy(out)
 
-    def _parts(self, slots: Any) -> list[tuple[int, int]]:
+    def _parts(self, tokens: TokenArrays) -> list[tuple[int, int]]:
         """Split tokens for threads, but no row and no small work: first and one past the last of each part."""
-        most = min(self._most, len(slots) * len(self._weights.numbers) // WORK)
-        if most < 2:
-            return [(0, len(slots))]
-        bounds = np.append(np.flatnonzero(np.diff(slots)) + 1, len(slots))
-        wanted = np.searchsorted(bounds, len(slots) * np.arange(1, most + 1) // most)
-        ends = [0, *np.unique(bounds[wanted]).tolist()]
-        return list(itertools.pairwise(ends))
+        slots, count = tokens.slots, len(tokens.slots)
+        work = count * len(self._weights.numbers) + self._attended * int(tokens.positions.sum())
+        most = min(self._most, work // WORK)
+        ends = [0]
+        for part in range(1, most):
+            end = max(count * part // most, ends[-1] + 1)
+            while end < count and slots[end] == slots[end - 1]:
+                end += 1
+            if end < count:
+                ends.append(end)
+        return list(itertools.pairwise([*ends, count]))

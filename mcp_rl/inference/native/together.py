@@ -17,6 +17,10 @@ def together(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *fi
     This thread is one of them. Thread n gets parts n, n + threads and so on, in order.
     """
 
+    if len(parts) == 1:
+        function(*first, *parts[0])
+        return
+
     def compute(some: Sequence[tuple[Any, ...]]) -> None:
         for part in some:
             function(*first, *part)
