@@ -194,7 +194,7 @@ class HostsToMake(Protocol):
         """The settings of the run."""
         ...
 
-    async def imported(self) -> None:
+    async def prepared(self) -> None:
         """Wait until `make` may be called."""
         ...
 

@@ -208,7 +208,7 @@ class LocalBackend:
         closes = self._closes
         await self.begin(model)
         if self._begun is not None:
-            await self._begun.imported()
+            await self._begun.prepared()
         if self._closes != closes or self._begun is None:
             await self._end_begun()
             raise ConfigError(_CLOSED)

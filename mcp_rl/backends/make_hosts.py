@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mcp_rl.backends.processes.compiled_ahead import Compiling
+from mcp_rl.config import TINY
 from mcp_rl.system.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -31,11 +33,13 @@ class BegunHosts:
         self._sampler: VllmSampler | None = None
         self._child: ChildLearner | None = None
         self._imports: threading.Thread | None = None
+        self._compiling: Compiling | None = None
 
     @classmethod
     async def begin(cls, settings: LocalSettings) -> BegunHosts:
         """Start vLLM's server if it shares no device with the learner, and the learner's process; a learner in this
-        process has its imports started in a thread. Raises ConfigError for what this machine cannot do."""
+        process has its imports started in a thread, and the built-in model's passes are compiled in a process. Raises
+        ConfigError for what this machine cannot do."""
         begun = cls(settings)
         try:
             await begun._begin()
@@ -56,16 +60,21 @@ class BegunHosts:
             if not self._vllm or find_spec("unsloth") is None:  # Unsloth is imported first, and not in a thread
                 self._imports = threading.Thread(target=_import_learner, name="mcp-rl-import", daemon=True)
                 self._imports.start()
+            if not self._vllm and self.settings.base_model == TINY:
+                self._compiling = Compiling()
+                await self._compiling.begin(self.settings.run)
         else:
             from mcp_rl.backends.processes.child import ChildLearner
 
             self._child = ChildLearner(self.settings, sampling=not self._vllm)
             await self._child.begin()
 
-    async def imported(self) -> None:
-        """Wait for the imports in this process."""
+    async def prepared(self) -> None:
+        """Wait for the imports in this process, and for what is compiled for it."""
         if self._imports is not None:
             await anyio.to_thread.run_sync(self._imports.join, abandon_on_cancel=True)
+        if self._compiling is not None:
+            await self._compiling.finished()
 
     def make(self) -> tuple[LearnerHost, SamplerHost]:
         """Return both hosts, to be opened and closed by the caller from now on."""
@@ -91,8 +100,12 @@ class BegunHosts:
             if self._sampler is not None:
                 await self._sampler.close()
         finally:
-            if self._child is not None:
-                await self._child.close()
+            try:
+                if self._compiling is not None:
+                    await self._compiling.close()
+            finally:
+                if self._child is not None:
+                    await self._child.close()
 
 
 def _import_learner() -> None:

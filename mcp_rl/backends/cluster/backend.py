@@ -199,7 +199,7 @@ class ClusterHosts:
             raise ConfigError("The cluster's parts have no settings yet: call `begin` first.")
         return self._settings
 
-    async def imported(self) -> None:
+    async def prepared(self) -> None:
         """Nothing is imported on this machine."""
 
     def make(self) -> tuple[LearnerHost, SamplerHost]:

@@ -13,7 +13,7 @@ _COMPUTING = (
     "CUBLAS_", "CUDNN_", "FLASHINFER_", "BNB_", "TORCH", "PYTORCH_", "TRITON_", "HF_", "HUGGINGFACE_",
     "TRANSFORMERS_", "VLLM_", "UNSLOTH_", "IMPORT_", "XDG_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_",
     "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
-    "no_proxy", "ALL_PROXY", "all_proxy", "ATEN_", "DNNL_", "ONEDNN_", UPDATE_THREADS,
+    "no_proxy", "ALL_PROXY", "all_proxy", "ATEN_", "DNNL_", "ONEDNN_", "NUMBA_", UPDATE_THREADS,
 )  # fmt: skip
 """Prefixes of variables that say how and where models are loaded and computed."""
 _COMPILERS = ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "MAX_JOBS")

@@ -1,0 +1,108 @@
+"""Compiles the built-in model's passes in a process of its own, while tasks are made.
+
+    python -m mcp_rl.backends.processes.compiled_ahead
+
+The code is kept on disk (Numba's cache), where the run finds it. Without this process, or if it fails, the run compiles
+the same when it first samples and learns, which takes 10 to 30 seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_rl.system.measured import recall, remember
+from mcp_rl.system.processes.spawn import python_path, spawned
+
+if TYPE_CHECKING:
+    from mcp_rl.learning.samples import Sample
+
+PACKAGE = Path(__file__).resolve().parents[2]
+_SOURCES = ("inference/cache.py", "inference/native/*.py", "learning/native/*.py")
+_KEPT = "compiled"
+_SECONDS = 120.0
+"""Most seconds that a run waits for the process."""
+
+
+class Compiling:
+    """The process, if there is anything to compile."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._child: Any = None
+
+    async def begin(self, run: Path) -> None:
+        """Start it, unless the same was compiled before."""
+        if recall(_KEPT, _key()) is not None:
+            return
+        command = [sys.executable, "-P", "-m", "mcp_rl.backends.processes.compiled_ahead"]
+        log, here = run / "logs" / "compiling.log", {"PYTHONPATH": python_path()}
+        child = spawned(command, role="compiler", run=run, log=log, environment=here)
+        try:
+            self._child = await self._stack.enter_async_context(child)
+        except OSError:
+            return
+
+    async def finished(self) -> None:
+        """Wait for its end; it is not left running."""
+        if self._child is not None:
+            with anyio.move_on_after(_SECONDS):
+                await self._child.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        """End it."""
+        await self._stack.aclose()
+
+
+def _key() -> dict[str, str]:
+    """Return what decides whether the code on disk is up to date, but for the processor, which Numba looks at."""
+    files = sorted(file for pattern in _SOURCES for file in PACKAGE.glob(pattern))
+    code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    folder = os.environ.get("NUMBA_CACHE_DIR", str(PACKAGE))
+    return {"code": code, "folder": folder, "numba": version("numba"), "python": sys.version}
+
+
+def compile_all() -> None:
+    """Sample and learn a little with the built-in model."""
+    from mcp_rl.backends.base.base_model import make_learner, open_base
+    from mcp_rl.backends.base.options import plan_loading
+    from mcp_rl.config import TINY, TrainConfig, UnslothConfig
+    from mcp_rl.inference.policy import Policy
+    from mcp_rl.inference.probe import decodes_as_it_prefills
+    from mcp_rl.learning.measure import forward_and_back
+
+    config = TrainConfig()
+    base = open_base(plan_loading(TINY, UnslothConfig(use=False), config, max_seq_length=None))
+    decodes_as_it_prefills(Policy(base.model))
+    learner = make_learner(base.model, TINY, config, plan=base.plan)
+    forward_and_back(learner, _samples())()
+
+
+def _samples() -> list[Sample]:
+    """Return two episodes that share their beginning."""
+    import numpy as np
+
+    from mcp_rl.learning.samples import Sample
+
+    made = []
+    for own in (3, 4):
+        tokens, at = [*range(40), *[own] * 5], np.arange(39, 44)
+        numbers = np.ones(len(at), np.float32)
+        targets = np.full(len(at), own, np.int64)
+        made.append(
+            Sample(tokens=tokens, at=at, targets=targets, logprobs=-numbers, weights=numbers, advantage=1.0, group=0)
+        )
+    return made
+
+
+if __name__ == "__main__":
+    compile_all()
+    remember(_KEPT, _key(), {})
