@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from mcp_rl.backends.processes.compiled_ahead import Compiling
+from mcp_rl.backends.processes.compiled_ahead import Compiling, Pass
 from mcp_rl.config import TINY
 from mcp_rl.system.collector import collector_paused
 
@@ -33,12 +33,12 @@ class BegunHosts:
         self._sampler: VllmSampler | None = None
         self._child: ChildLearner | None = None
         self._imports: threading.Thread | None = None
-        self._compiling: Compiling | None = None
+        self._compiling: dict[Pass, Compiling] = {}
 
     @classmethod
     async def begin(cls, settings: LocalSettings) -> BegunHosts:
         """Start vLLM's server if it shares no device with the learner, and the learner's process; a learner in this
-        process has its imports started in a thread, and the built-in model's passes are compiled in a process. Raises
+        process has its imports started in a thread, and the built-in model's passes are compiled in processes. Raises
         ConfigError for what this machine cannot do."""
         begun = cls(settings)
         try:
@@ -61,8 +61,9 @@ class BegunHosts:
                 self._imports = threading.Thread(target=_import_learner, name="mcp-rl-import", daemon=True)
                 self._imports.start()
             if not self._vllm and self.settings.base_model == TINY:
-                self._compiling = Compiling()
-                await self._compiling.begin(self.settings.run)
+                self._compiling = {"sampling": Compiling("sampling"), "update": Compiling("update")}
+                for compiling in self._compiling.values():
+                    await compiling.begin(self.settings.run)
         else:
             from mcp_rl.backends.processes.child import ChildLearner
 
@@ -70,11 +71,11 @@ class BegunHosts:
             await self._child.begin()
 
     async def prepared(self) -> None:
-        """Wait for the imports in this process, and for what is compiled for it."""
+        """Wait for the imports in this process, and for the sampler to be compiled."""
         if self._imports is not None:
             await anyio.to_thread.run_sync(self._imports.join, abandon_on_cancel=True)
-        if self._compiling is not None:
-            await self._compiling.finished()
+        if "sampling" in self._compiling:
+            await self._compiling["sampling"].finished()
 
     def make(self) -> tuple[LearnerHost, SamplerHost]:
         """Return both hosts, to be opened and closed by the caller from now on."""
@@ -92,7 +93,9 @@ class BegunHosts:
         if self._sampler is not None:
             return make_learner_host(self.settings), self._sampler
         sampler = InProcessSampler(self.settings)
-        return make_learner_host(self.settings, on_base=sampler.build), sampler
+        learner = make_learner_host(self.settings, on_base=sampler.build)
+        learner.compiling = self._compiling.get("update")
+        return learner, sampler
 
     async def close(self) -> None:
         """End what was started, unless `make` gave it away."""
@@ -101,8 +104,8 @@ class BegunHosts:
                 await self._sampler.close()
         finally:
             try:
-                if self._compiling is not None:
-                    await self._compiling.close()
+                for compiling in self._compiling.values():
+                    await compiling.close()
             finally:
                 if self._child is not None:
                     await self._child.close()

@@ -1,4 +1,4 @@
-"""The built-in model's passes are compiled in a process, while tasks are made."""
+"""The built-in model's passes are compiled in processes, while tasks are made."""
 
 import json
 import subprocess
@@ -14,11 +14,12 @@ from mcp_rl.system.measured import remember
 
 CALLED = """
 import json
-from mcp_rl.backends.processes.compiled_ahead import compile_all
+from mcp_rl.backends.processes.compiled_ahead import compile_pass
 from mcp_rl.inference import sampler
 from mcp_rl.inference.native import model as sampling
 from mcp_rl.learning.native import model as learning
-compile_all()
+compile_pass("sampling")
+compile_pass("update")
 found = {name: len(each.overloads) for room in (sampling, sampler, learning) for name, each in vars(room).items()
          if hasattr(each, "overloads")}
 print(json.dumps(found))
@@ -36,26 +37,26 @@ async def test_its_process_ends_with_the_run_and_says_that_it_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    compiling = Compiling()
+    compiling = Compiling("update")
     await compiling.begin(tmp_path)
     started = compiling._child.pid
     assert psutil.pid_exists(started)
     await compiling.close()
     assert not psutil.pid_exists(started)
 
-    again = Compiling()
+    again = Compiling("update")
     await again.begin(tmp_path)
     await again.finished()
     assert again._child.returncode == 0, again._child.tail()
-    third = Compiling()
+    third = Compiling("update")
     await third.begin(tmp_path)
     assert third._child is None  # it is known
 
 
 async def test_other_code_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    remember("compiled", compiled_ahead._key() | {"code": "another"}, {})
-    compiling = Compiling()
+    remember("compiled", compiled_ahead._key("update") | {"code": "another"}, {})
+    compiling = Compiling("update")
     await compiling.begin(tmp_path)
     assert compiling._child is not None
     await compiling.close()

@@ -1,9 +1,9 @@
-"""Compiles the built-in model's passes in a process of its own, while tasks are made.
+"""Compiles the built-in model's passes in processes of their own, while tasks are made.
 
-    python -m mcp_rl.backends.processes.compiled_ahead
+    python -m mcp_rl.backends.processes.compiled_ahead sampling|update
 
-The code is kept on disk (Numba's cache), where the run finds it. Without this process, or if it fails, the run compiles
-the same when it first samples and learns, which takes 10 to 30 seconds.
+The code is kept on disk (Numba's cache), where the run finds it. Without these processes, or if one fails, the run
+compiles the same when it first samples and learns, which takes 10 to 30 seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
@@ -24,6 +24,7 @@ from mcp_rl.system.processes.spawn import python_path, spawned
 if TYPE_CHECKING:
     from mcp_rl.learning.samples import Sample
 
+Pass = Literal["sampling", "update"]
 PACKAGE = Path(__file__).resolve().parents[2]
 _SOURCES = ("inference/cache.py", "inference/native/*.py", "learning/native/*.py")
 _KEPT = "compiled"
@@ -32,18 +33,19 @@ _SECONDS = 120.0
 
 
 class Compiling:
-    """The process, if there is anything to compile."""
+    """A process that compiles a pass, if there is anything to compile."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: Pass) -> None:
+        self._what = what
         self._stack = AsyncExitStack()
         self._child: Any = None
 
     async def begin(self, run: Path) -> None:
         """Start it, unless the same was compiled before."""
-        if recall(_KEPT, _key()) is not None:
+        if recall(_KEPT, _key(self._what)) is not None:
             return
-        command = [sys.executable, "-P", "-m", "mcp_rl.backends.processes.compiled_ahead"]
-        log, here = run / "logs" / "compiling.log", {"PYTHONPATH": python_path()}
+        command = [sys.executable, "-P", "-m", "mcp_rl.backends.processes.compiled_ahead", self._what]
+        log, here = run / "logs" / f"compiling.{self._what}.log", {"PYTHONPATH": python_path()}
         child = spawned(command, role="compiler", run=run, log=log, environment=here)
         try:
             self._child = await self._stack.enter_async_context(child)
@@ -62,16 +64,16 @@ class Compiling:
         await self._stack.aclose()
 
 
-def _key() -> dict[str, str]:
+def _key(what: Pass) -> dict[str, str]:
     """Return what decides whether the code on disk is up to date, but for the processor, which Numba looks at."""
     files = sorted(file for pattern in _SOURCES for file in PACKAGE.glob(pattern))
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     folder = os.environ.get("NUMBA_CACHE_DIR", str(PACKAGE))
-    return {"code": code, "folder": folder, "numba": version("numba"), "python": sys.version}
+    return {"pass": what, "code": code, "folder": folder, "numba": version("numba"), "python": sys.version}
 
 
-def compile_all() -> None:
-    """Sample and learn a little with the built-in model."""
+def compile_pass(what: Pass) -> None:
+    """Sample or learn a little with the built-in model."""
     from mcp_rl.backends.base.base_model import make_learner, open_base
     from mcp_rl.backends.base.options import plan_loading
     from mcp_rl.config import TINY, TrainConfig, UnslothConfig
@@ -80,10 +82,12 @@ def compile_all() -> None:
     from mcp_rl.learning.measure import forward_and_back
 
     config = TrainConfig()
-    base = open_base(plan_loading(TINY, UnslothConfig(use=False), config, max_seq_length=None))
-    decodes_as_it_prefills(Policy(base.model))
-    learner = make_learner(base.model, TINY, config, plan=base.plan)
-    forward_and_back(learner, _samples())()
+    base = open_base(plan_loading(TINY, UnslothConfig(use=False), config))
+    if what == "sampling":
+        decodes_as_it_prefills(Policy(base.model))
+    else:
+        learner = make_learner(base.model, TINY, config, plan=base.plan)
+        forward_and_back(learner, _samples())()
 
 
 def _samples() -> list[Sample]:
@@ -104,5 +108,6 @@ def _samples() -> list[Sample]:
 
 
 if __name__ == "__main__":
-    compile_all()
-    remember(_KEPT, _key(), {})
+    asked: Any = sys.argv[1]
+    compile_pass(asked)
+    remember(_KEPT, _key(asked), {})

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.backends.base.base_model import Base
     from mcp_rl.backends.base.options import LoadPlan
+    from mcp_rl.backends.processes.compiled_ahead import Compiling
     from mcp_rl.config import TrainConfig
     from mcp_rl.inference.low_rank import LowRank
     from mcp_rl.learning.disk.checkpoint import Checkpoint
@@ -71,6 +72,8 @@ class InProcessLearner(LearnerHost):
     ) -> None:
         """`on_base` is called with the base before an adapter is put on it."""
         self.settings = settings
+        self.compiling: Compiling | None = None
+        """What the first update waits for."""
         self._on_base = on_base
         self._learner: Learner | None = None
         self._memory: HostMemory | None = None
@@ -136,6 +139,8 @@ class InProcessLearner(LearnerHost):
         return self.learner
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
+        if self.compiling is not None:
+            await self.compiling.finished()
         moved = await self.wake()
         self.learner.config = config
         return await in_thread(update, self.learner, groups) | moved
@@ -189,6 +194,8 @@ class InProcessLearner(LearnerHost):
 
     async def close(self) -> None:
         """Free all memory, the GPU's too."""
+        if self.compiling is not None:
+            await self.compiling.close()
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()
