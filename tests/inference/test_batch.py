@@ -384,3 +384,19 @@ def test_keys_of_an_older_policy_are_never_read() -> None:
     policy.load({}, policy.version + 1)
     with pytest.raises(CanaryError, match="prefix cache"):
         batch.step()
+
+
+@torch.inference_mode()
+def test_rows_keep_their_slots_in_the_native_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of("qwen2")
+    assert policy.native is not None
+    batch = DecodingBatch(policy, STOPS, 8)
+    lives = [Life(seed, Row(seed, Draws(seed))) for seed in range(4)]
+    for life in lives:
+        life.ask([life.seed, *prompt()], 3 + 5 * life.seed)
+    monkeypatch.setattr(batch, "_exchange", lambda _: pytest.fail("keys and values were exchanged"))
+    batch.start([life.row for life in lives])
+    slots = [life.row.slot for life in lives]
+    while batch.active:
+        batch.step()
+    assert [life.row.slot for life in lives] == slots

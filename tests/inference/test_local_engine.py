@@ -1,5 +1,6 @@
 """The in-process engine: logprobs, batches, policies, limits and failures."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -349,6 +350,15 @@ async def test_turns_join_a_batch_that_is_running() -> None:
             await play(engine, 2, [prompt()], Sampling(max_tokens=3))
         assert 0 < engine.stats.steps < 1000
         group.cancel_scope.cancel()
+
+
+async def test_a_busy_event_loop_holds_a_turn_up_only_for_moments() -> None:
+    before = sys.getswitchinterval()
+    try:
+        async with LocalEngine(tiny_model(), stop_token_ids=[]):
+            assert sys.getswitchinterval() < 0.001
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def test_a_turn_ends_under_the_policy_it_began_with() -> None:
