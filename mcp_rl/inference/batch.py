@@ -459,7 +459,9 @@ class DecodingBatch:
         self._copy({row: (leader, len(row.ids) - row.start) for row, leader in plan.twins.items()})
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         wanted = [lines[plan.twins.get(row, row)] for row in rows]
-        return logits if wanted == list(range(len(logits))) else logits[wanted]
+        if wanted == list(range(len(logits))):
+            return logits
+        return logits.index_select(0, torch.tensor(wanted, device=logits.device))
 
     def _copy(self, leaders: dict[Row, tuple[Row, int]]) -> None:
         """Copy to rows the first positions of their leader."""

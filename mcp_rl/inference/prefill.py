@@ -72,7 +72,8 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     if order == list(range(len(pieces))):
         return passes[0] if len(passes) == 1 else torch.cat(passes)
     last = {index: place for place, index in enumerate(order)}
-    return torch.cat(passes)[[last[index] for index in range(len(pieces))]]
+    wanted = torch.tensor([last[index] for index in range(len(pieces))], device=policy.shape.device)
+    return torch.cat(passes).index_select(0, wanted)
 
 
 def forward_all(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
