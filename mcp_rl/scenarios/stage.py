@@ -100,8 +100,10 @@ class Look:
 
     def shows_another(self, other: Look, places: Collection[str]) -> bool:
         """Return whether two looks differ in more than ids at these places, times of day and order."""
-        if self.is_error != other.is_error or self.text == other.text:
-            return self.is_error != other.is_error
+        if self.is_error != other.is_error:
+            return True
+        if self.text == other.text:
+            return False
         one, two = (with_ids_numbered(look.settled.text, places) for look in (self, other))
         return one != two
 

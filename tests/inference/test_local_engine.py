@@ -352,7 +352,7 @@ async def test_turns_join_a_batch_that_is_running() -> None:
         group.cancel_scope.cancel()
 
 
-async def test_a_busy_event_loop_holds_a_turn_up_only_for_moments() -> None:
+async def test_an_open_engine_makes_threads_take_turns_often() -> None:
     before = sys.getswitchinterval()
     try:
         async with LocalEngine(tiny_model(), stop_token_ids=[]):

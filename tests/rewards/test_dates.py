@@ -1,10 +1,11 @@
-"""How long a call took does not tell two results apart."""
+"""How long a call took, and when it was made, does not tell two results apart."""
 
 import json
+import time
 
 import pytest
 
-from mcp_rl.rewards.dates import undated, untimed
+from mcp_rl.rewards.dates import is_dated, undated, untimed
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,7 @@ from mcp_rl.rewards.dates import undated, untimed
         ("Found 3 files. Took 12ms.", "Found 3 files. Took 0ms."),
         ("Processing time: 1.2e-05 seconds", "Processing time: 0 seconds"),
         ("Elapsed: 3 ms", "Elapsed: 0 ms"),
+        ("LATENCY: 3 ms", "LATENCY: 0 ms"),
     ],
 )
 def test_the_seconds_that_a_call_took_are_left_out(text: str, left: str) -> None:
@@ -30,3 +32,25 @@ def test_the_seconds_that_a_call_took_are_left_out(text: str, left: str) -> None
 )
 def test_other_times_and_numbers_stay(text: str) -> None:
     assert untimed(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("at 2026-11-28T09:05Z.", "at <time>."),
+        ("at 2026-11-28 09:05:01.250+01:00", "at <time>"),
+        ("open since 9:05:01", "open since <time>"),
+        (f"at {int(time.time())}", "at <time>"),
+        (f"at {int(time.time() * 1000)}, 3 of 5", "at <time>, 3 of 5"),
+        (f"{time.time():.3f}", "<time>"),
+    ],
+)
+def test_times_of_day_are_replaced(text: str, left: str) -> None:
+    assert is_dated(text)
+    assert undated(text) == left
+
+
+@pytest.mark.parametrize("text", ["9:05", "3:15:1", "2026-11-28", "1234567890", "12345678901", "ratio 16:9, 09:05"])
+def test_what_may_be_data_stays(text: str) -> None:
+    assert not is_dated(text)
+    assert undated(text) == text

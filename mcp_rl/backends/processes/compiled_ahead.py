@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,13 +47,11 @@ class Compiling:
         command = [sys.executable, "-P", "-m", "mcp_rl.backends.processes.compiled_ahead", self._what]
         log, here = run / "logs" / f"compiling.{self._what}.log", {"PYTHONPATH": python_path()}
         child = spawned(command, role="compiler", run=run, log=log, environment=here)
-        try:
+        with suppress(OSError):  # the run compiles by itself
             self._child = await self._stack.enter_async_context(child)
-        except OSError:
-            return
 
     async def finished(self) -> None:
-        """Wait for its end; it is not left running."""
+        """Wait until it has compiled everything, then end it; so too where it takes too long."""
         if self._child is not None:
             with anyio.move_on_after(_SECONDS):
                 await self._child.wait()

@@ -73,7 +73,7 @@ class InProcessLearner(LearnerHost):
         """`on_base` is called with the base before an adapter is put on it."""
         self.settings = settings
         self.compiling: Compiling | None = None
-        """What the first update waits for."""
+        """The process that compiles the update, if one does: the first update waits for it."""
         self._on_base = on_base
         self._learner: Learner | None = None
         self._memory: HostMemory | None = None

@@ -1,4 +1,4 @@
-"""What the attention of sampling and of updates share: the queries of one key head side by side, and their softmax."""
+"""Parts of attention that sampling and updates both call: gathering the queries of a key head, and softmax."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SPLIT = "val_subset"
 _MOST_COST = 0.05
 """Episodes of small evaluations for each training rollout."""
 _FEWEST_STEPS = 5
-"""Steps between two small evaluations, or more: one takes about a tenth of a step's time on two cores."""
+"""Steps between two small evaluations, or more: one takes a tenth to a third of a step's time on two cores."""
 
 
 def choose_subset(val: Sequence[McpScenario], count: int, seed: int) -> list[McpScenario]:
