@@ -8,13 +8,14 @@ compiles the same when it first samples and learns, which takes 10 to 30 seconds
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import sys
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import anyio
 
@@ -106,6 +107,8 @@ def _samples() -> list[Sample]:
 
 
 if __name__ == "__main__":
-    asked: Any = sys.argv[1]
+    parser = argparse.ArgumentParser(description="Compile a pass of the built-in model.")
+    parser.add_argument("what", choices=get_args(Pass))
+    asked = parser.parse_args().what
     compile_pass(asked)
     remember(_KEPT, _key(asked), {})
