@@ -49,6 +49,18 @@ _NEEDS = re.compile(
     rf"(?: (?:parameters?|arguments?|fields?|both|either|at least))?(?: one of)?\s?:? {_NAMES}"
     rf"|(?<!\w){_NAMES} (?:is|are|must be) (?:required|missing|needed|provided|given|set|specified)\b"
 )
+_NOT_A_NUMBER = re.compile(
+    r"(?i)\binvalid literal for int\(\)|\bcould not convert string to float|\binvalid digit found in string"
+    r"|\bFor input string: |\binput string '?[^']{0,60}'? ?was not in a correct format"
+    r"|\bstrconv\.(?:Atoi|Parse(?:Int|Uint|Float))\b|\bInvalid literal for Fraction|\bConversionSyntax\b"
+    r"|\bnot an? (?:valid )?(?:whole |decimal )?(?:number|integer|float|numeric value)\b"
+    r"|\b(?:invalid|non-numeric|not numeric) (?:number|integer|numeric value|value|input)\b"
+    r"|\b(?:must be|should be|expected|expects|as) (?:an? )?(?:valid )?(?:whole |decimal )?"
+    r"(?:number|integer|float|numeric)s?\b"
+)
+"""What programs say of a text that they take for a number."""
+NUMBERS = [str(number) for number in (*range(2, 100), *range(110, 1000, 10))]
+"""Numbers as texts, whole ones since `int` and `float` both read them."""
 _MOST_ITEMS = 50
 _READ, _READ_JSON = 4000, 20_000
 """Number of characters of an error that are read, and of one in JSON."""
@@ -108,6 +120,11 @@ def offered(text: str) -> list[str]:
     text = _beginning(text)
     found = listed or [*_EXAMPLE.findall(text), *alternatives(_EXAMPLE.sub("", text))]
     return list(dict.fromkeys(found))[:_MOST_ITEMS]
+
+
+def wants_number(text: str) -> bool:
+    """Return whether the error says that a text should be a number: "could not convert string to float: 'red'"."""
+    return _NOT_A_NUMBER.search(_beginning(text)) is not None
 
 
 def _listed(value: Any, depth: int = 0) -> Iterator[str]:

@@ -18,7 +18,7 @@ from mcp_rl.explore.complaint import without_echo
 from mcp_rl.explore.entities.forms.page_form import addresses_in, same_site
 from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.forms.shown import is_id, shown_values
-from mcp_rl.explore.hints import Bounds, bounds, needed_names, offered, statement_kind
+from mcp_rl.explore.hints import NUMBERS, Bounds, bounds, needed_names, offered, statement_kind, wants_number
 from mcp_rl.explore.plausible import named_endings
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated
@@ -212,16 +212,19 @@ class ValuePool:
             for name, value in arguments.items()
             if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) or (str(value).strip() and str(value) in text)
         ]
-        endings = named_endings(without_echo(text, arguments))
-        for name in blamed or (list(arguments) if len(arguments) == 1 else []):
+        endings, numeric = named_endings(without_echo(text, arguments)), wants_number(text)
+        for name in blamed or (list(arguments) if numeric or len(arguments) == 1 else []):
             slot, value = f"{tool}.{name}", arguments[name]
             if isinstance(value, str):
                 if endings:
                     self._endings[words_of(name)] = endings
                 values = [one for one in offered(text) if one not in (value, name)]
-                if len(values) > len(self._offered.get(slot, ())):
-                    self._offered[slot] = values
-                    self._elsewhere[words_of(name)] = values
+                known = self._offered.get(slot, [])
+                if numeric and not re.search(r"\d", "".join(values)):
+                    values = NUMBERS
+                    self._offered[slot] = known or values  # a parameter of its name elsewhere may be any text
+                elif len(values) > len(known) or (values and known is NUMBERS):
+                    self._offered[slot] = self._elsewhere[words_of(name)] = values
                 if values and len(blamed) == 1:
                     self._mend(tool, arguments, name, values)
             elif isinstance(value, int | float) and not isinstance(value, bool):

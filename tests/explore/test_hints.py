@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from mcp_rl.explore.hints import Bounds, alternatives, bounds
+from mcp_rl.explore.hints import NUMBERS, Bounds, alternatives, bounds, wants_number
 from mcp_rl.explore.values_seen import ValuePool
 
 
@@ -72,3 +72,37 @@ def test_an_error_that_blames_two_arguments_mends_nothing() -> None:
     pool = ValuePool()
     pool.observe_error("mix", {"one": "mauve", "other": "taupe"}, "No mauve with taupe; known are red, green.")
     assert pool.mended("mix") is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error executing tool addition: invalid literal for int() with base 10: 'winter'",
+        "could not convert string to float: 'winter'",
+        "invalid digit found in string",
+        'strconv.Atoi: parsing "winter": invalid syntax',
+        'For input string: "winter"',
+        "The input string 'winter' was not in a correct format.",
+        "winter is not a valid number",
+        "first must be an integer",
+        "Expected a number, got winter",
+    ],
+)
+def test_a_text_that_should_be_a_number_becomes_one(said: str) -> None:
+    pool = ValuePool()
+    pool.observe_error("add", {"first": "winter", "second": "winter"}, said)
+    assert pool.offered("add.first") == NUMBERS
+    pool.observe_error("double", {"first": "winter"}, said)
+    assert pool.offered("double.first") == NUMBERS
+    assert pool.offered("rename.first") == [], "elsewhere it may be any text"
+    if "winter" in said:
+        assert pool.mended("double") == {"first": "3"}, "a call is made again with it at once"
+    pool.observe_error("double", {"first": "3"}, "3 is not allowed: must be one of 4, 8")
+    assert pool.offered("double.first") == ["4", "8"]
+
+
+@pytest.mark.parametrize(
+    "said", ["Unknown number of coats", "No such item: winter", "limit exceeded", "winter as told"]
+)
+def test_other_errors_want_no_number(said: str) -> None:
+    assert not wants_number(said)

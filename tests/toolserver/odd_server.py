@@ -75,6 +75,9 @@ def main() -> None:
     if MODE == "over-http":
         print("INFO:     Uvicorn running on http://0.0.0.0:8123 (Press CTRL+C to quit)", file=sys.stderr, flush=True)
         time.sleep(1000)
+    if MODE == "over-sse":
+        print("Server will be available at http://localhost:3000/sse", file=sys.stderr, flush=True)
+        time.sleep(1000)
     if MODE == "mute":
         time.sleep(1000)
     if MODE == "stubborn":

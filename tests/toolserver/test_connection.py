@@ -115,11 +115,12 @@ async def test_a_network_server_that_never_listens_is_ended(started):
     assert not started()
 
 
-async def test_a_server_that_listens_instead_of_talking_over_stdio_is_told_apart():
+@pytest.mark.parametrize(("mode", "place"), [("over-http", "8123/mcp"), ("over-sse", "3000/sse")])
+async def test_a_server_that_listens_instead_of_talking_over_stdio_is_told_apart(mode, place):
     with pytest.raises(
-        ServerError, match=r"within \d+ s\. It listens at an address.*--server http://127.0.0.1:8123/mcp"
+        ServerError, match=rf"within \d+ s\. It listens at an address.*--server http://127.0.0.1:{place},"
     ):
-        async with connect(odd("over-http"), deadlines=Deadlines(initialize=3), name="odd"):
+        async with connect(odd(mode), deadlines=Deadlines(initialize=3), name="odd"):
             pass
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NO_LOGIN = "HTTP status 401"
 _LISTENS = re.compile(
-    r"(?i)\b(?:running|listening|started|serving) (?:on|at) (?:address )?"
+    r"(?i)\b(?:running|listening|started|serving|available) (?:on|at) (?:address )?"
     r"http://(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\[::1?\]):(\d{2,5})(/\w{1,30})?"
 )
 """A line of a server that listens at an address, such as uvicorn's."""
