@@ -40,12 +40,13 @@ def test_other_times_and_numbers_stay(text: str) -> None:
         ("at 2026-11-28T09:05Z.", "at <time>."),
         ("at 2026-11-28 09:05:01.250+01:00", "at <time>"),
         ("open since 9:05:01", "open since <time>"),
-        (f"at {int(time.time())}", "at <time>"),
-        (f"at {int(time.time() * 1000)}, 3 of 5", "at <time>, 3 of 5"),
-        (f"{time.time():.3f}", "<time>"),
+        ("at {now:.0f}", "at <time>"),
+        ("at {now:.0f}250, 3 of 5", "at <time>, 3 of 5"),
+        ("{now:.3f}", "<time>"),
     ],
 )
 def test_times_of_day_are_replaced(text: str, left: str) -> None:
+    text = text.format(now=time.time())
     assert is_dated(text)
     assert undated(text) == left
 

@@ -137,14 +137,16 @@ def _within(changes: Mapping[Level, int], most: float) -> dict[Level, int]:
 def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: BuiltWorld, *, few_changes: bool) -> str:
     """Say in one sentence which levels have fewer tasks than wanted, why, and what would help; empty if none has."""
     made = Counter(task.level for task in tasks)
-    missing = [f"{made[level]} of {count} {level}" for level, count in wanted.items() if made[level] < count]
+    missing = [level for level, count in wanted.items() if made[level] < count]
     if not missing:
         return ""
+    counts = ", ".join(f"{made[level] or 'none'} of {wanted[level]} {level}" for level in missing)
+    only = "only " if any(made[level] for level in missing) else ""
     helps, remark = "more data would allow more", ""
     if not built.model.entities:
         why = built.remarks[0] if built.remarks else "nothing is known of what it holds"
         helps = "a server that lists things with lasting properties would allow them; scenarios of your own always do"
-    elif not built.model.effects and {level for level in wanted if made[level] < wanted[level]} == {"brought-about"}:
+    elif not built.model.effects and missing == ["brought-about"]:
         why, helps = (
             "no call was seen to change anything that its listings show",
             "a tool that shows changes would help",
@@ -159,7 +161,7 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
         if remark.endswith("the server has more."):
             helps = "a tool that finds, filters or counts its things would allow more"
     why = why.rstrip(".")
-    return f"only {', '.join(missing)} tasks were made, because {why[:1].lower()}{why[1:]}; {helps}.{remark}"
+    return f"{only}{counts} tasks were made, because {why[:1].lower()}{why[1:]}; {helps}.{remark}"
 
 
 def _scenario(
