@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROWTH = 64
 """Positions by which rows grow. Attention reads whole multiples too, so its shapes are few."""
 PAGE = GROWTH
-"""Positions in a page of keys."""
+"""Positions in a page."""
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -39,16 +39,16 @@ class KvShape:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
-    paged: bool = False
-    """True if keys are stored in pages [head_dim, PAGE], the form that the native forward pass reads and writes, else
-    as [PAGE, head_dim]."""
+    panel: int = 0
+    """Positions in a panel [head_dim, panel] of keys, the form that the native forward pass reads and writes; 0 if keys
+    are stored as values are, [positions, head_dim]."""
 
 
 class KvStore:
     """Keys and values as one tensor [layers, 2, rows, kv_heads, capacity, head_dim] that grows in both directions.
 
     Unwritten positions are zero, so masked ones stay finite. On a CPU they take no memory: most episodes are much
-    shorter than the longest, for which each row has room. If keys are `paged`, each page of them is transposed.
+    shorter than the longest, for which each row has room. If keys are in panels, each is transposed.
     """
 
     def __init__(self, shape: KvShape, rows: int = 0, capacity: int = 0) -> None:
@@ -70,10 +70,10 @@ class KvStore:
         self._lines: list[list[Tensor]] = [
             [which.view(-1, self.capacity, s.head_dim) for which in layer] for layer in data if data.numel()
         ]
-        paged = self.rows, s.kv_heads, self.capacity // PAGE, s.head_dim, PAGE
-        self._paged: list[Tensor] = [layer[0].view(paged) for layer in data] if s.paged else []
-        self.numbers = data.view(-1).numpy() if s.paged else None
-        """With paged keys, all numbers as one array."""
+        panels = self.rows, s.kv_heads, self.capacity // (s.panel or 1), s.head_dim, s.panel
+        self._panels: list[Tensor] = [layer[0].view(panels) for layer in data] if s.panel else []
+        self.numbers = data.view(-1).numpy() if s.panel else None
+        """With keys in panels, all numbers as one array."""
 
     def _zeros(self, rows: int, capacity: int) -> Tensor:
         s = self.shape
@@ -101,7 +101,7 @@ class KvStore:
             self.data[:, :, row, :, :length] = old[:, :, row, :, :length]
 
     def write(self, layer: int, where: Tensor, new: Tensor) -> None:
-        """Store keys and values [2, N, kv_heads, head_dim] of N tokens; keys must not be paged."""
+        """Store keys and values [2, N, kv_heads, head_dim] of N tokens; keys must not be in panels."""
         self._flat[layer].index_copy_(0, where, new.reshape(-1, self.shape.head_dim))
 
     def where(self, slots: Tensor, places: Tensor) -> Tensor:
@@ -114,15 +114,16 @@ class KvStore:
 
     def lines(self, layer: int, which: int, start: int, stop: int, length: int) -> Tensor:
         """Return keys (0) or values (1) of adjacent rows: a view [rows * kv_heads, length, head_dim]; keys must not be
-        paged."""
+        in panels."""
         heads = self.shape.kv_heads
         return self._lines[layer][which][start * heads : stop * heads, :length]
 
     def keys(self, layer: int, row: int, length: int) -> Tensor:
-        """Return the keys of one row [kv_heads, head_dim, length]: a copy if they are paged, else a view."""
-        if self.shape.paged:
-            pages = self._paged[layer][row, :, : -(-length // PAGE)]
-            return pages.transpose(1, 2).reshape(len(pages), self.shape.head_dim, -1)[..., :length]
+        """Return the keys of one row [kv_heads, head_dim, length]: a copy if they are in panels, else a
+        view."""
+        if self.shape.panel:
+            panels = self._panels[layer][row, :, : -(-length // self.shape.panel)]
+            return panels.transpose(1, 2).reshape(len(panels), self.shape.head_dim, -1)[..., :length]
         return self.lines(layer, 0, row, row + 1, length).transpose(1, 2)
 
     def values(self, layer: int, row: int, length: int) -> Tensor:
@@ -131,7 +132,7 @@ class KvStore:
 
     def chosen(self, layer: int, which: int, rows: Tensor, length: int) -> Tensor:
         """Return keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]; keys must not be
-        paged."""
+        in panels."""
         return self.data[layer, which, :, :, :length].index_select(0, rows).flatten(0, 1)
 
     def take(self, row: int, other: KvStore, other_row: int, length: int) -> None:

@@ -22,6 +22,7 @@ from mcp_rl.inference.engine import ATTENTION
 from mcp_rl.inference.forward import LlamaForward, unknown_part
 from mcp_rl.inference.low_rank import AdaptedLinear, LowRank, adapted
 from mcp_rl.inference.native.model import NativeForward
+from mcp_rl.inference.native.vectors import WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,7 @@ class Policy:
             head_dim=head_dim,
             dtype=weight.dtype,
             device=weight.device,
-            paged=native,
+            panel=WIDE if native else 0,
         )
         self.window: int = getattr(config, "max_position_embeddings", None) or 4096
         """Most tokens of an episode: the model's positions."""

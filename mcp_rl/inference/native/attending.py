@@ -10,20 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from mcp_rl.inference.cache import PAGE
-from mcp_rl.inference.native.compiling import compiled
+from mcp_rl.inference.native.compiling import compiled, hold
 from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
 from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, pointer_to, start
 
 
 @compiled
-def _score(queries, count, keys, pages, dim, nothing, out):
-    """Write the scores of packed queries [count, dim] over pages of keys to lines of out."""
-    out, line = out
-    x = queries, dim, np.int64(1)
-    for page in range(pages):
-        key = at(keys, page * dim * PAGE), np.int64(WIDE), np.int64(PAGE)
-        multiply(x, key, (count, dim, np.int64(PAGE)), (nothing, np.int64(0)), (at(out, page * PAGE), line))
+def _score(queries, count, keys, positions, dim, nothing, out):
+    """Write the scores of packed queries [count, dim] over the first positions of keys in panels, rounded up to whole
+    panels, to lines of out."""
+    scores = -(-positions // WIDE) * WIDE
+    multiply((queries, dim, np.int64(1)), (keys, dim * WIDE, np.int64(WIDE)), (count, dim, scores), nothing, out)
 
 
 @compiled
@@ -85,7 +83,8 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
     most = tokens_at_once(line, share)
     lines, sums = np.empty(most * share * line, np.float32), np.empty(line // BLOCK, np.float32)
     asked, answers = np.empty(most * share * dim, np.float32), np.empty(most * share * dim, np.float32)
-    zeros, numbers = np.zeros(PAGE, np.float32), start(cache.numbers)
+    zeros, numbers = np.zeros(line, np.float32), start(cache.numbers)
+    nothing = start(zeros), np.int64(0)
     begin = 0
     while begin < len(tokens):
         end = _end(tokens, begin, most, packed.trunk_of)
@@ -99,22 +98,22 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
             which = packed.trunk_of[tokens[begin]]
             trunk_keys, trunk_values, length = _trunk(trunks, which, of_all, shared, dim)
             before = -(-length // PAGE) * PAGE
-            _score(start(asked), count, trunk_keys, before // PAGE, dim, start(zeros), (start(lines), line))
+            _score(start(asked), count, trunk_keys, length, dim, nothing, (start(lines), line))
             for query in range(count):
                 lines[query * line + length : query * line + before] = HIDDEN
             row = begin
             while row < end:
                 stop = min(_end(tokens, row, most, packed.slots), end)
-                pages = _last_of_row(tokens, row, stop, own) // PAGE + 1
+                last = _last_of_row(tokens, row, stop, own)
+                padded = before + (last // PAGE + 1) * PAGE
                 keys = at(numbers, key_row + packed.slots[tokens[row]] * shared * room)
                 first, some = (row - begin) * share, (stop - row) * share
                 target = at(start(lines), first * line + before), line
-                _score(at(start(asked), first * dim), some, keys, pages, dim, start(zeros), target)
+                _score(at(start(asked), first * dim), some, keys, last + 1, dim, nothing, target)
                 for query in range(first, first + some):
-                    seen = own[tokens[begin + query // share]] + 1
-                    mine = query * line
-                    lines[mine + before + seen : mine + before + pages * PAGE] = HIDDEN
-                    softmax(at(start(lines), mine), before + pages * PAGE, sums)
+                    seen = before + own[tokens[begin + query // share]] + 1
+                    lines[query * line + seen : query * line + padded] = HIDDEN
+                    softmax(at(start(lines), query * line), padded, sums)
                 row = stop
             _add_values((start(lines), line), count, length, trunk_values, dim, start(answers))
             row = begin
@@ -128,3 +127,4 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                 row = stop
             unpack(answers, heads * dim, np.arange(begin, end), head * share * dim, share * dim, out)
         begin = end
+    hold(zeros)

@@ -11,7 +11,6 @@ import functools
 
 import numpy as np
 
-from mcp_rl.inference.cache import PAGE
 from mcp_rl.inference.native.attending import attend
 from mcp_rl.inference.native.compiling import (
     AFTER,
@@ -61,9 +60,9 @@ def _store(weights, rotations, cache, packed, layer, token, line, queries):
     for part in range(shared):
         turned(line, (heads + part) * dim, turn, np.float32(1), key, 0)
         row = first + (packed.slots[token] * shared + part) * room
-        page = row + own // PAGE * PAGE * dim + own % PAGE
+        panel = row + own // WIDE * WIDE * dim + own % WIDE
         for place in range(dim):
-            cache.numbers[page + place * PAGE] = key[place]
+            cache.numbers[panel + place * WIDE] = key[place]
         value, target = (heads + shared + part) * dim, row + cache.rows * shared * room + own * dim
         for place in range(dim):
             cache.numbers[target + place] = line[value + place]
