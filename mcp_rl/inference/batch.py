@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,9 @@ from mcp_rl.inference.attention import AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import GROWTH, PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.drafts import LOGITS, MOST, Drafts, Pace
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
+from mcp_rl.inference.native.guesses import NOTHING
 from mcp_rl.inference.native.model import TokenPlaces
+from mcp_rl.inference.native_turns import take_in, turn_arrays
 from mcp_rl.inference.prefill import Piece, forward_all, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
 from mcp_rl.inference.products import TILE
@@ -80,6 +83,7 @@ class DecodingBatch:
         """Guesses of the next ids, checked several at once; None: every step samples one id of each row."""
         self.pace = Pace()
         self._stops = stops
+        self._ends = np.array(sorted(stops), np.int64)
         self._store = KvStore(policy.shape)
         self._slots: list[Row | None] = []
         self._sampled: set[Row] = set()
@@ -158,20 +162,23 @@ class DecodingBatch:
         return self._sample(rows, logits)
 
     def step(self) -> list[Row]:
-        """Sample one more token for every active row, or several where a guess is right; return those that ended."""
+        """Sample one or more tokens for every active row; return those that ended."""
         check_stamp(self._version, self.policy.version)
-        began, tokens, active = time.perf_counter(), self.stats.decoded_tokens, self.active
-        guesses = self._guesses()
-        ended = self._one_more() if guesses is None else self._check_guesses(guesses)
-        self.stats.steps += 1
-        seconds = (time.perf_counter() - began) / (self.stats.decoded_tokens - tokens)
-        self.pace.took(active, guesses is not None, seconds)
+        began, stats, active = time.perf_counter(), replace(self.stats), self.active
+        guessing = self.drafts is not None and self.pace.guesses(active)
+        if self.policy.native is not None:
+            ended, guessing = self._natively(self.policy.native, guessing)
+        else:
+            guesses = self._guesses() if guessing else None
+            guessing = guesses is not None
+            ended = self._one_more() if guesses is None else self._check_guesses(guesses)
+            self.stats.steps += 1
+        ids, passes = self.stats.decoded_tokens - stats.decoded_tokens, self.stats.steps - stats.steps
+        self.pace.took(active, guessing, time.perf_counter() - began, ids, passes)
         return ended
 
     def _one_more(self) -> list[Row]:
         """Sample one more token for every active row; return those that ended."""
-        if self.policy.native is not None:
-            return self._one_more_natively(self.policy.native)
         if self._groups is None:
             self._groups = self._grouped()
         rows = self._order
@@ -187,32 +194,47 @@ class DecodingBatch:
             row.computed += 1
         return self._sample(rows, logits[: len(rows)])
 
-    def _one_more_natively(self, native: NativeForward) -> list[Row]:
-        """Sample one more token for every active row; return those that ended."""
+    def _natively(self, native: NativeForward, guessing: bool) -> tuple[list[Row], bool]:
+        """Sample for every active row in one call; return the rows that ended, and whether it guessed."""
         if self._places is None:
             self._order = self.sampled_rows()
             self._places = TokenPlaces.of([(row.slot, row.start, row.trunk) for row in self._order])
-        rows = self._order
-        tokens = self._places.tokens([row.ids[-1] for row in rows], [len(row.ids) - 1 for row in rows])
-        self._reserve(int(tokens.own.max()) + 1)
-        logits = native.logits(self._store, tokens, self._places.trunks)
-        for row in rows:
-            row.computed += 1
-        return self._sample(rows, logits)
+        rows, places = self._order, self._places
+        if any(row.sampling.top_logprobs for row in rows):  # which are found in the logits
+            self._reserve(max(len(row.ids) - row.start for row in rows))
+            tokens = places.tokens([row.ids[-1] for row in rows], [len(row.ids) - 1 for row in rows])
+            logits = native.logits(self._store, tokens, places.trunks)
+            for row in rows:
+                row.computed += 1
+            self.stats.steps += 1
+            return self._sample(rows, logits), False
+        passes, most = self.pace.passes(len(rows), guessing), self._most_guesses() if guessing else 0
+        turns = turn_arrays(rows, places, passes * (1 + most))
+        self._reserve(int((turns.positions - turns.starts + turns.limits).max()))
+        followers = self.drafts.followers if self.drafts is not None else NOTHING
+        native.decode(self._store, turns, places.trunks, followers, self._ends, passes=passes, most=most)
+        if self.drafts is not None:
+            self.drafts.take_in(turns.ids, turns.counts)
+        before = sum(len(row.ids) for row in rows)
+        ended = take_in(rows, turns)
+        self.stats.decoded_tokens += sum(len(row.ids) for row in rows) - before
+        self.stats.steps += int(turns.passes.max())
+        self.stats.guessed_tokens += int(turns.guessed.sum())
+        self.stats.accepted_tokens += int((turns.counts - turns.passes).sum())
+        if ended:
+            self._retire(ended)
+        return ended, guessing
+
+    def _most_guesses(self) -> int:
+        return max(min(MOST, LOGITS // self.policy.vocabulary // self.active - 1), 0)
 
     def _guesses(self) -> dict[Row, list[int]] | None:
-        """Return ids that may follow in each active row; None if there are none, or if they would not pay."""
-        if self.drafts is None or not self.pace.guesses(self.active):
-            return None
-        most = min(MOST, LOGITS // self.policy.vocabulary // self.active - 1)
-        found = {row: self._guess(row, self.drafts, most) for row in self.sampled_rows()}
+        """Return ids that may follow in each active row; None if there are none."""
+        drafts, most, found = self.drafts, self._most_guesses(), {}
+        for row in self.sampled_rows():
+            assert drafts is not None
+            found[row] = drafts.guess(row.ids, min(most, row.left - 1))  # none beyond the turn's last one
         return found if any(found.values()) else None
-
-    def _guess(self, row: Row, drafts: Drafts, most: int) -> list[int]:
-        """Return up to `most` ids that may follow, none beyond the turn's last one."""
-        turn = row.turn
-        assert turn is not None
-        return drafts.guess(row.ids, min(most, turn.limit - len(turn.ids) - 1))
 
     def _check_guesses(self, guesses: Mapping[Row, list[int]]) -> list[Row]:
         """Forward the newest token of each row with the guess behind it; keep what is sampled up to the first token
@@ -288,7 +310,7 @@ class DecodingBatch:
     ) -> list[tuple[int, float, list[tuple[int, float]]]]:
         """Return a token for each row (which may be there several times), its log-probability, and the most likely
         tokens."""
-        asked = [row.turn.sampling for row in rows if row.turn is not None]
+        asked = [row.sampling for row in rows]
         temperatures = [sampling.temperature for sampling in asked]
         ids, logprobs = draw(logits, temperatures, uniforms)
         if most := max(sampling.top_logprobs for sampling in asked):

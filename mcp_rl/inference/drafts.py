@@ -9,82 +9,86 @@ by bit the same where given ids get the bits of sampled ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mcp_rl.inference.native.compiling import NONE
+from mcp_rl.inference.native.guesses import CONTEXT, Followers, guess, learn, learn_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CONTEXT = 4
-"""Ids that a guess depends on."""
 MOST = 8
 """Most ids of one guess."""
-SURE = 2
-"""Times that an id followed its context, less twice the times that another one did, from which on it is guessed. In
-`benchmarks.guesses` 7 to 8 of 10 guessed ids were then right."""
-STEADY = 4
-"""Most that is counted, so that a policy that changes is followed."""
 LOGITS = 1 << 24
 """Most logits of a pass that checks guesses: 64 MiB."""
 TRIES = 32
-"""Passes after which the slower of both ways is tried again."""
-SIZE = 1 << 17
-"""Contexts that are kept; then all are forgotten."""
+"""Calls after which the slower of both ways is tried again."""
+CALL = 0.02
+"""Seconds that the passes of one call should take: turns that end within it are answered after it."""
+PASSES = 16
+"""Most passes of one call."""
+
+
+def last_ids(ids: Sequence[int]) -> list[int]:
+    """Return the ids on which a guess of the next one depends, the newest last."""
+    tail = list(ids[-CONTEXT:])
+    return [NONE] * (CONTEXT - len(tail)) + tail
 
 
 class Drafts:
     """Which id follows which context, from all samples so far."""
 
     def __init__(self) -> None:
-        self._next: dict[tuple[int, ...], tuple[int, int]] = {}
+        self.followers = Followers.none()
 
     def learn(self, ids: Sequence[int]) -> None:
         """Take in that the last of `ids` was sampled after the others."""
-        context, token = tuple(ids[-CONTEXT - 1 : -1]), ids[-1]
-        known, count = self._next.get(context, (token, 0))
-        if known == token:
-            count = min(count + 1, STEADY)
-        elif count <= SURE:
-            known, count = token, 1
-        else:
-            count -= SURE
-        if len(self._next) >= SIZE:
-            self._next.clear()
-        self._next[context] = known, count
+        learn(self.followers, np.array([*last_ids(ids[:-1]), ids[-1]]), CONTEXT, CONTEXT + 1)
+
+    def take_in(self, ids: Any, counts: Any) -> None:
+        """Take in what native decoding sampled: the first `counts` int64 [rows] of ids [rows, CONTEXT + most] behind
+        their context."""
+        learn_all(self.followers, ids, counts)
 
     def guess(self, ids: Sequence[int], most: int) -> list[int]:
         """Return up to `most` ids that may follow `ids`."""
-        found: list[int] = []
-        context = tuple(ids[-CONTEXT:])
-        while len(found) < most:
-            token, count = self._next.get(context, (0, 0))
-            if count < SURE:
-                break
-            found.append(token)
-            context = (*context[1:], token)
+        room = np.array(last_ids(ids) + [NONE] * most)
+        count: int = guess(self.followers, room, CONTEXT, most)
+        found: list[int] = room[CONTEXT : CONTEXT + count].tolist()
         return found
 
 
 class Pace:
-    """Decides whether guessing pays, by the measured seconds per sampled id of passes with guesses and without.
+    """Decides whether guessing pays, by the measured seconds per sampled id of calls with guesses and without, and how
+    many passes one call has.
 
     Each power of two of rows is measured by itself: a pass over few rows costs about the same with guesses as without,
     but one over many costs more with every token.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[tuple[int, bool], float] = {}
-        self._passes: dict[int, int] = {}
+        self._per_id: dict[tuple[int, bool], float] = {}
+        self._per_pass: dict[tuple[int, bool], float] = {}
+        self._calls: dict[int, int] = {}
 
     def guesses(self, rows: int) -> bool:
-        """Return whether the next pass over so many rows should check guesses."""
+        """Return whether the next call over so many rows should check guesses."""
         size = rows.bit_length()
-        self._passes[size] = count = self._passes.get(size, 0) + 1
-        guessed, plain = self._seconds.get((size, True)), self._seconds.get((size, False))
+        self._calls[size] = count = self._calls.get(size, 0) + 1
+        guessed, plain = self._per_id.get((size, True)), self._per_id.get((size, False))
         if guessed is None or plain is None:
             return guessed is None
         return (guessed < plain) != (count % TRIES == 0)
 
-    def took(self, rows: int, guessed: bool, seconds: float) -> None:
-        """Take in the seconds per sampled id of a pass."""
+    def passes(self, rows: int, guessed: bool) -> int:
+        """Return the number of passes that take about `CALL` seconds."""
+        seconds = self._per_pass.get((rows.bit_length(), guessed), CALL)
+        return max(1, min(PASSES, int(CALL / seconds)))
+
+    def took(self, rows: int, guessed: bool, seconds: float, ids: int, passes: int) -> None:
+        """Take in the seconds of a call, with the ids that it sampled and its passes."""
         key = rows.bit_length(), guessed
-        self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
+        for known, now in ((self._per_id, seconds / ids), (self._per_pass, seconds / passes)):
+            known[key] = 0.8 * known.get(key, now) + 0.2 * now

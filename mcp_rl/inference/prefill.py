@@ -79,8 +79,6 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
 def forward_all(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     """Forward all pieces, each of at most `CHUNK` tokens, and return the logits after every token, in order: [tokens,
     vocabulary]."""
-    if policy.native is not None and sum(len(piece.ids) for piece in pieces) <= PASS:
-        return _natively(policy.native, store, pieces, every=True)
     logits: list[Tensor] = [torch.empty(0)] * len(pieces)
     left = dict(enumerate(pieces))
     while left:
@@ -117,7 +115,7 @@ def _extent(piece: Piece) -> tuple[int, int, int]:
 def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: bool = False) -> Tensor:
     """Return the logits after the last token of each piece, or after `every` token."""
     if policy.native is not None:
-        return _natively(policy.native, store, pieces, every=every)
+        return _natively(policy.native, store, pieces)
     device = policy.shape.device
     total = sum(len(piece.ids) for piece in pieces)
     padding = round_up(total, TILE) - total
@@ -141,13 +139,13 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: 
     return logits[: len(pieces)]
 
 
-def _natively(native: NativeForward, store: KvStore, pieces: Sequence[Piece], *, every: bool) -> Tensor:
-    """Return what `_forward` does."""
+def _natively(native: NativeForward, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
+    """Return the logits after the last token of each piece."""
     sizes = [len(piece.ids) for piece in pieces]
     places = TokenPlaces.of([(piece.slot, piece.position - piece.own, piece.trunk) for piece in pieces]).repeated(sizes)
     positions = [np.arange(piece.position, piece.position + size) for piece, size in zip(pieces, sizes, strict=True)]
     tokens = places.tokens([token for piece in pieces for token in piece.ids], np.concatenate(positions))
-    return native.logits(store, tokens, places.trunks, None if every else np.cumsum(sizes) - 1)
+    return native.logits(store, tokens, places.trunks, np.cumsum(sizes) - 1)
 
 
 def _blocks(piece: Piece) -> list[Piece]:

@@ -61,6 +61,18 @@ class Row:
         return self.trunk.ids if self.trunk else ()
 
     @property
+    def sampling(self) -> Sampling:
+        """How the current turn is sampled."""
+        assert self.turn is not None
+        return self.turn.sampling
+
+    @property
+    def left(self) -> int:
+        """Most tokens that the current turn still gets."""
+        assert self.turn is not None
+        return self.turn.limit - len(self.turn.ids)
+
+    @property
     def randomness(self) -> Draws:
         """The stream of the random numbers of the current turn's tokens."""
         assert self.turn is not None

@@ -34,6 +34,10 @@ class Draws:
             self._block = self._generator.random(64).tolist()[::-1]
         return self._block.pop()
 
+    def take(self, count: int) -> list[float]:
+        """Return the next numbers."""
+        return [self.next() for _ in range(count)]
+
     def give_back(self, unused: Sequence[float]) -> None:
         """Return the last numbers, which the next calls give again."""
         self._block += reversed(unused)

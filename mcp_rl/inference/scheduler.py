@@ -93,7 +93,7 @@ class Scheduler:
         self._inbox.put(lambda: done(self._dead) if self._dead else self._loads.append((weights, version, done)))
 
     def stop(self) -> None:
-        """Answer waiting turns with EngineError and end the thread, which may take one forward pass."""
+        """Answer waiting turns with EngineError and end the thread, which may take one call of the engine."""
 
         def close() -> None:
             self._closing = True

@@ -2,11 +2,14 @@
 
 import pytest
 
-from mcp_rl.inference.drafts import MOST, STEADY, TRIES, Drafts, Pace
+from mcp_rl.inference import policy as policies
+from mcp_rl.inference.batch import EngineStats
+from mcp_rl.inference.drafts import MOST, TRIES, Drafts, Pace
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.native.guesses import STEADY
 from tests.inference.models import STOP, tiny_model
-from tests.inference.test_local_engine import mixed_episodes, play_all
+from tests.inference.test_local_engine import Played, mixed_episodes, play_all
 
 
 def learned(*texts: list[int]) -> Drafts:
@@ -34,31 +37,49 @@ def test_what_is_faster_is_done_and_the_other_is_tried_now_and_then() -> None:
     pace = Pace()
     for guessed, seconds in ((True, 1.0), (False, 2.0)):
         assert pace.guesses(20) is guessed
-        pace.took(20, guessed, seconds)
+        pace.took(20, guessed, seconds, 1, 1)
     assert [pace.guesses(20) for _ in range(TRIES)].count(False) == 1
     assert pace.guesses(64) is True  # another size, of which nothing is known
     for _ in range(9):
-        pace.took(20, True, 3.0)
+        pace.took(20, True, 3.0, 1, 1)
     assert [pace.guesses(31) for _ in range(TRIES)].count(True) == 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-async def test_guesses_change_no_bit(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+async def played_thrice(
+    episodes: int, sampling: Sampling, *, guess: bool
+) -> tuple[list[dict[int, Played]], EngineStats]:
     """The same episodes again and again: from the second time on, nearly all guesses are right."""
+    model = tiny_model()
+    async with LocalEngine(model, stop_token_ids=[STOP], decode=str, guess=guess) as engine:
+        if engine.gang:
+            pytest.skip("results depend on the batch on this machine, and the engine has found that out")
+        return [await play_all(engine, mixed_episodes(episodes), sampling) for _ in range(3)], engine.stats
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_guesses_change_no_bit(native: bool, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "guesses", lambda self, rows: True)
-    model, episodes = tiny_model(), mixed_episodes(40)
-    sampling = Sampling(temperature=temperature, max_tokens=12, top_logprobs=2)
-    played = []
-    for guess in (False, True):
-        async with LocalEngine(model, stop_token_ids=[STOP], guess=guess) as engine:
-            if engine.gang:
-                pytest.skip("results depend on the batch on this machine, and the engine has found that out")
-            for _ in range(3):
-                played.append(await play_all(engine, episodes, sampling))
-            stats = engine.stats
-            assert guess == (stats.accepted_tokens > 0)
-            assert stats.accepted_tokens <= stats.guessed_tokens <= MOST * stats.decoded_tokens
+    monkeypatch.setattr(policies, "NATIVE", policies.NATIVE if native else 0)
+    sampling = Sampling(temperature=temperature, max_tokens=12, top_logprobs=0 if native else 2)
+    plain, stats = await played_thrice(40, sampling, guess=False)
+    assert stats.accepted_tokens == stats.guessed_tokens == 0
+    guessed, stats = await played_thrice(40, sampling, guess=True)
     assert stats.accepted_tokens > stats.decoded_tokens / 5
+    assert stats.accepted_tokens <= stats.guessed_tokens <= MOST * stats.decoded_tokens
+    assert all(one == plain[0] for one in [*plain, *guessed])
+
+
+@pytest.mark.parametrize("guess", [True, False])
+async def test_passes_of_one_call_change_no_bit(guess: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a turn ends inside a call, at an id or a text that no pass knows: the next one draws what it would."""
+    sampling = Sampling(max_tokens=40, stop=("7, 8",), stop_token_ids=(11, 12, 13))
+    played = []
+    for passes in (1, 2, 16):
+        monkeypatch.setattr(Pace, "passes", lambda self, rows, guessed, passes=passes: passes)
+        played += (await played_thrice(24, sampling, guess=guess))[0]
+    ends = {turn.finish for episode in played[0].values() for turn in episode.turns}
+    assert ends == {"stop", "length"}
     assert all(one == played[0] for one in played[1:])
 
 

@@ -1,7 +1,7 @@
 """The engine's own forward pass computes what transformers' layers compute, or is not used."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -22,7 +22,8 @@ from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.row import Row
-from tests.inference.test_batch import random_lives
+from tests.inference.models import plain_logprobs
+from tests.inference.test_batch import Life, random_lives
 
 SIZES = {
     "vocab_size": 97,
@@ -120,6 +121,16 @@ def reference(model: PreTrainedModel, weights: dict[str, torch.Tensor | LowRank]
     return changed.eval()
 
 
+def of_logprobs(right: PreTrainedModel, life: Life) -> Iterator[float]:
+    """Yield how much the log-probability of each sampled id differs from that of a plain forward pass."""
+    wanted, place = plain_logprobs(right, life.row.ids), -1
+    for (new, _), logprobs in zip(life.turns, life.logprobs, strict=False):
+        place += len(new)
+        for logprob in logprobs:
+            yield abs(wanted[place].item() - logprob)
+            place += 1
+
+
 @pytest.mark.parametrize("native", [True, False], ids=["native", "torch"])
 @pytest.mark.parametrize("kind", list(SAME))
 def test_logits_are_those_of_transformers(kind: str, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +167,8 @@ def test_logits_are_those_of_transformers(kind: str, native: bool, monkeypatch: 
         for version, weights in enumerate([{}, full, low, {}]):
             right = reference(model, weights)
             policy.load(weights, version)
-            random_lives(policy, version, rounds=4, long=150)
+            lives, _ = random_lives(policy, version, rounds=4, long=150)
+            differences += [difference for life in lives for difference in of_logprobs(right, life)]
     assert len(differences) > 60
     assert max(differences) < 1e-5
 

@@ -10,8 +10,10 @@ import torch
 from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.cache import PAGE, KvStore
 from mcp_rl.inference.native import model as native
+from mcp_rl.inference.native.guesses import NOTHING
 from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.native.together import together
+from mcp_rl.inference.native_turns import turn_arrays
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.row import Row
 from mcp_rl.inference.sampler import Draws, draw
@@ -97,3 +99,20 @@ def test_nothing_is_read_or_written_beyond_the_store(token: int, position: int, 
         policy.native.logits(store, TokenPlaces.of([(row, 0, None)]).tokens([token], [position]), [])
     out = policy.native.logits(store, TokenPlaces.of([(1, 0, None)]).tokens([5], [63]), [])
     assert np.isfinite(out[:, :97].numpy()).all()
+
+
+@pytest.mark.parametrize(("ids", "limit"), [([5] * 60, 6), ([97], 1)])
+def test_no_call_samples_beyond_the_store(ids: list[int], limit: int) -> None:
+    policy, row = Policy(tiny_model()), Row(0, Draws(0))
+    assert policy.native is not None
+    store, places = KvStore(policy.shape, 2, 64), TokenPlaces.of([(1, 0, None)])
+    for given, most in ((ids, limit), ([5] * 60, 5)):
+        row.ids, row.turn = given, turn(most)
+        turns = turn_arrays([row], places, 99)
+        if given is ids:
+            with pytest.raises(IndexError, match=r"are not all below 97, 2 and 64"):
+                policy.native.decode(store, turns, [], NOTHING, np.array([STOP]), passes=9, most=0)
+            assert not turns.counts.any()
+        else:
+            policy.native.decode(store, turns, [], NOTHING, np.array([STOP]), passes=9, most=0)
+            assert 1 <= turns.counts[0] <= most

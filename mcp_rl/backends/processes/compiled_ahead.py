@@ -73,9 +73,13 @@ def _key(what: Pass) -> dict[str, str]:
 
 def compile_pass(what: Pass) -> None:
     """Sample or learn a little with the built-in model."""
+    import numpy as np
+
     from mcp_rl.backends.base.base_model import make_learner, open_base
     from mcp_rl.backends.base.options import plan_loading
     from mcp_rl.config import TINY, TrainConfig, UnslothConfig
+    from mcp_rl.inference.drafts import Drafts
+    from mcp_rl.inference.native.guesses import CONTEXT
     from mcp_rl.inference.policy import Policy
     from mcp_rl.inference.probe import decodes_as_it_prefills
     from mcp_rl.learning.measure import forward_and_back
@@ -84,6 +88,7 @@ def compile_pass(what: Pass) -> None:
     base = open_base(plan_loading(TINY, UnslothConfig(use=False), config))
     if what == "sampling":
         decodes_as_it_prefills(Policy(base.model))
+        Drafts().take_in(np.zeros((1, CONTEXT), np.int64), np.zeros(1, np.int64))
     else:
         learner = make_learner(base.model, TINY, config, plan=base.plan)
         forward_and_back(learner, _samples())()

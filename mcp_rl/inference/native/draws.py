@@ -36,38 +36,45 @@ def _powers(line, powers, sums):
 
 
 @compiled
-def draw_rows(logits, temperatures, uniforms, ids, logprobs):
-    """Draw a token for each row of logits [N, V] by inverting the cumulative distribution.
+def draw_one(logits, temperature, uniform, room, powers, sums):
+    """Draw a token from logits [V] by inverting the cumulative distribution.
 
-    temperatures, uniforms: [N]; temperature 0 takes the first of the likeliest. Writes ids [N] and their natural-log
-    probabilities under softmax(logits / temperature), at temperature 1 for greedy rows, to logprobs [N].
+    Temperature 0 takes the first of the likeliest. Returns the token and its natural-log probability under
+    softmax(logits / temperature), at temperature 1 if greedy. room, powers: space for a number for each token, up to a
+    whole block; sums: for each block.
     """
-    count = logits.shape[1]
-    blocks = -(-count // BLOCK)
+    count = len(logits)
+    line = _line(logits, temperature, room)
+    top, total = _powers(line, powers, sums)
+    chosen = 0
+    if temperature == 0:
+        while chosen < count - 1 and line[chosen] != top:
+            chosen += 1
+    else:
+        left, block = uniform * total, 0
+        while block < len(sums) - 1 and left >= sums[block]:
+            left -= sums[block]
+            block += 1
+        while block > 0 and not sums[block] > 0:  # sums are rounded: back to what can be drawn
+            block -= 1
+        for token in range(block * BLOCK, min((block + 1) * BLOCK, count)):
+            if powers[token] > 0:
+                chosen = token
+                left -= powers[token]
+                if left < 0:
+                    break
+    return chosen, max((line[chosen] - top) - np.log(total), SMALLEST)
+
+
+@compiled
+def draw_rows(logits, temperatures, uniforms, ids, logprobs):
+    """Draw a token for each row of logits [N, V], as `draw_one` does; write it to ids [N] and its log-probability to
+    logprobs [N]. temperatures, uniforms: [N]."""
+    blocks = -(-logits.shape[1] // BLOCK)
     room, powers = np.empty(blocks * BLOCK, np.float32), np.empty(blocks * BLOCK, np.float32)
     sums = np.empty(blocks, np.float32)
     for row in range(len(logits)):
-        line = _line(logits[row], temperatures[row], room)
-        top, total = _powers(line, powers, sums)
-        chosen = 0
-        if temperatures[row] == 0:
-            while chosen < count - 1 and line[chosen] != top:
-                chosen += 1
-        else:
-            left, block = uniforms[row] * total, 0
-            while block < blocks - 1 and left >= sums[block]:
-                left -= sums[block]
-                block += 1
-            while block > 0 and not sums[block] > 0:  # sums are rounded: back to what can be drawn
-                block -= 1
-            for token in range(block * BLOCK, min((block + 1) * BLOCK, count)):
-                if powers[token] > 0:
-                    chosen = token
-                    left -= powers[token]
-                    if left < 0:
-                        break
-        ids[row] = chosen
-        logprobs[row] = max((line[chosen] - top) - np.log(total), SMALLEST)
+        ids[row], logprobs[row] = draw_one(logits[row], temperatures[row], uniforms[row], room, powers, sums)
 
 
 @compiled

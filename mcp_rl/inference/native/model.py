@@ -14,7 +14,9 @@ from torch.nn import functional as F
 
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.native.compiling import NONE, OUTPUTS, Cache, Rotations, TokenArrays, Weights
+from mcp_rl.inference.native.decoding import TurnArrays, decode
 from mcp_rl.inference.native.forward import forward, out_of_bounds
+from mcp_rl.inference.native.guesses import CONTEXT
 from mcp_rl.inference.native.together import together
 from mcp_rl.inference.native.vectors import BLOCK, PANEL, WIDE
 from mcp_rl.system.threads import update_threads
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from mcp_rl.inference.cache import KvStore, Trunk
+    from mcp_rl.inference.native.guesses import Followers
 
 WORK = 1 << 23
 """Products of two numbers that are worth a thread: a sixth of a millisecond to half of one."""
@@ -186,7 +189,47 @@ class NativeForward:
 
         Raises IndexError for an id that the vocabulary lacks, or a place that the store lacks.
         """
-        weights, vocabulary = self._weights, len(self._weights.embeddings)
+        cache = self._cache(store, trunks, tokens)
+        keep = np.arange(len(tokens.ids)) if keep is None else keep
+        out = np.empty((len(keep), self._weights.head[1 + OUTPUTS]), np.float32)
+        parts = []
+        for begin, end in self._parts(tokens.slots, tokens.positions):
+            wanted = slice(bisect.bisect_left(keep, begin), bisect.bisect_left(keep, end))
+            part = TokenArrays(*(each[begin:end] for each in tokens))
+            parts.append((part, keep[wanted] - begin, out[wanted]))
+        together(forward, parts, self._weights, self._rotations, cache, threads=len(parts))
+        return torch.from_numpy(out)
+
+    def decode(
+        self,
+        store: KvStore,
+        turns: TurnArrays,
+        trunks: Sequence[Trunk],
+        followers: Followers,
+        stops: Any,
+        *,
+        passes: int,
+        most: int,
+    ) -> None:
+        """Sample ids for each row in up to so many passes, with up to `most` guessed ids in each (`decoding`).
+
+        stops: int64, the ids that end a turn. Raises IndexError for an id that the vocabulary lacks, or a limit beyond
+        the store.
+        """
+        last = turns.positions + turns.limits - 1
+        newest = TokenArrays(turns.ids[:, CONTEXT - 1].copy(), last, turns.slots, last - turns.starts, turns.trunk_of)
+        cache = self._cache(store, trunks, newest)
+        parts = [
+            (TurnArrays(*(each[begin:end] for each in turns)),)
+            for begin, end in self._parts(turns.slots, turns.positions, passes)
+        ]
+        fixed = self._weights, self._rotations, cache, followers, stops, passes, most
+        together(decode, parts, *fixed, threads=len(parts))
+
+    def _cache(self, store: KvStore, trunks: Sequence[Trunk], tokens: TokenArrays) -> Cache:
+        """Return what the compiled functions know of the store, with rotations for the tokens; see that it has places
+        for them."""
+        vocabulary = len(self._weights.embeddings)
         if (wrong := out_of_bounds(tokens, vocabulary, store.rows, store.capacity)) != NONE:
             found = tokens.ids[wrong], tokens.slots[wrong], tokens.own[wrong]
             raise IndexError(
@@ -195,22 +238,14 @@ class NativeForward:
             )
         if (reach := int(tokens.positions.max()) + 1) > len(self._rotations.cos):
             self._rotations = rotations_of(self._model, reach)
-        keep = np.arange(len(tokens.ids)) if keep is None else keep
         known = [(trunk.store.data.data_ptr(), trunk.store.capacity, trunk.length) for trunk in trunks]
-        cache = Cache(store.numbers, store.rows, store.capacity, np.array(known, np.int64).reshape(-1, 3))
-        out = np.empty((len(keep), weights.head[1 + OUTPUTS]), np.float32)
-        parts = []
-        for begin, end in self._parts(tokens):
-            wanted = slice(bisect.bisect_left(keep, begin), bisect.bisect_left(keep, end))
-            part = TokenArrays(*(each[begin:end] for each in tokens))
-            parts.append((part, keep[wanted] - begin, out[wanted]))
-        together(forward, parts, weights, self._rotations, cache, threads=len(parts))
-        return torch.from_numpy(out)
+        return Cache(store.numbers, store.rows, store.capacity, np.array(known, np.int64).reshape(-1, 3))
 
-    def _parts(self, tokens: TokenArrays) -> list[tuple[int, int]]:
-        """Split tokens for threads, but no row and no small work: first and one past the last of each part."""
-        slots, count = tokens.slots, len(tokens.slots)
-        work = count * len(self._weights.numbers) + self._attended * int(tokens.positions.sum())
+    def _parts(self, slots: Any, positions: Any, passes: int = 1) -> list[tuple[int, int]]:
+        """Split the tokens of some passes for threads, but no row and no small work: first and one past the last of
+        each part."""
+        count = len(slots)
+        work = passes * (count * len(self._weights.numbers) + self._attended * int(positions.sum()))
         most = min(self._most, work // WORK)
         ends = [0]
         for part in range(1, most):
