@@ -36,7 +36,12 @@ class Draws:
 
     def take(self, count: int) -> list[float]:
         """Return the next numbers."""
-        return [self.next() for _ in range(count)]
+        while len(self._block) < count:
+            self._block = self._generator.random(64).tolist()[::-1] + self._block
+        first = len(self._block) - count
+        taken = self._block[first:][::-1]
+        del self._block[first:]
+        return taken
 
     def give_back(self, unused: Sequence[float]) -> None:
         """Return the last numbers, which the next calls give again."""
