@@ -58,7 +58,7 @@ _NOT_A_NUMBER = re.compile(
     r"|\b(?:must be|should be|expected|expects|as) (?:an? )?(?:valid )?(?:whole |decimal )?"
     r"(?:number|integer|float|numeric)s?\b"
 )
-"""What programs say of a text that they take for a number."""
+"""Errors of programs, in several languages, that were given a text and expected a number."""
 NUMBERS = [str(number) for number in (*range(2, 100), *range(110, 1000, 10))]
 """Numbers as texts, whole ones since `int` and `float` both read them."""
 _MOST_ITEMS = 50

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -164,7 +164,8 @@ class DecodingBatch:
     def step(self) -> list[Row]:
         """Sample one or more tokens for every active row; return those that ended."""
         check_stamp(self._version, self.policy.version)
-        began, stats, active = time.perf_counter(), replace(self.stats), self.active
+        began, ids, passes = time.perf_counter(), self.stats.decoded_tokens, self.stats.steps
+        active = self.active
         guessing = self.drafts is not None and self.pace.guesses(active)
         if self.policy.native is not None:
             ended, guessing = self._natively(self.policy.native, guessing)
@@ -173,7 +174,7 @@ class DecodingBatch:
             guessing = guesses is not None
             ended = self._one_more() if guesses is None else self._check_guesses(guesses)
             self.stats.steps += 1
-        ids, passes = self.stats.decoded_tokens - stats.decoded_tokens, self.stats.steps - stats.steps
+        ids, passes = self.stats.decoded_tokens - ids, self.stats.steps - passes
         self.pace.took(active, guessing, time.perf_counter() - began, ids, passes)
         return ended
 

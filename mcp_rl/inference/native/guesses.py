@@ -37,7 +37,7 @@ class Followers(NamedTuple):
 
 
 NOTHING = Followers(*np.empty((3, 0), np.int64))
-"""What has no context, for passes without guesses."""
+"""A table without room, for passes that guess nothing."""
 
 
 @compiled
