@@ -54,7 +54,12 @@ class RunSettings(Section):
     init: Annotated[Path | None, _fixed("a fork begins at a checkpoint", replay=True, same_policy=True)] = None
     """A run or a checkpoint whose adapter this run begins with; none: a fresh adapter."""
     steps: Annotated[int, Role(identity=False, replay=True, same_policy=True)] = Field(default=120, ge=0)
-    """Training steps: two to three minutes on two cores."""
+    """Training steps at most: two to three minutes on two cores."""
+    target_success: Annotated[float | None, Role(identity=False, carried=True, replay=True, same_policy=True)] = Field(
+        default=0.995, gt=0, le=1
+    )
+    """Success over the training scenarios, estimated from the last ten steps, at which a run ends before its last step:
+    what is solved teaches nothing more; none: never."""
     scenarios: Annotated[ScenarioConfig, Role(fixed="its scenarios are already made")] = ScenarioConfig()
     """The tasks."""
     tools: Annotated[ToolsConfig, Role(fixed="the episodes so far used these tools")] = ToolsConfig()

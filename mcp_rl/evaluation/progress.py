@@ -216,6 +216,12 @@ class Progress:
         finally:
             self._bars.remove_task(bar.task)
 
+    def end_at(self, step: int) -> None:
+        """Make this the last step."""
+        self.steps = step
+        if self._bar is not None:
+            self._bars.update(self._bar, total=step)
+
     def step_done(
         self, step: int, metrics: Mapping[str, float], *, seconds: float | None = None, spent_on: str = ""
     ) -> None:

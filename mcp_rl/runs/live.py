@@ -95,7 +95,7 @@ class Live:
 
     def __init__(self, folder: Path, progress: Progress, clock: Clock | None = None) -> None:
         self._folder, self._progress, self._clock = folder, progress, clock or Clock()
-        self._own = {"owner": this_process(), "host": socket.gethostname(), "steps": progress.steps}
+        self._own = {"owner": this_process(), "host": socket.gethostname()}
         self._moved, self._seen = time.time(), ""
         self._ended: deque[tuple[str, Trajectory | None]] = deque()
         """Since the last write: ended episodes with the titles of their batches, and (title, None) for new batches."""
@@ -160,7 +160,10 @@ class Live:
         status = {"at": now, "moved": self._moved, "doing": [asdict(each) for each in doing], "work": work}
         path = self._folder / STATUS
         temporary = path.with_name(f"{path.name}.tmp")
-        temporary.write_text(json.dumps({**self._own, **status, "ended": ended, "said": said}), encoding="utf-8")
+        temporary.write_text(
+            json.dumps({**self._own, "steps": self._progress.steps, **status, "ended": ended, "said": said}),
+            encoding="utf-8",
+        )
         temporary.replace(path)
 
     def _append(self) -> None:

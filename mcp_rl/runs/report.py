@@ -67,6 +67,8 @@ class RunReport(BaseModel):
     peak_rss_mb: float
     val: ValReport
     train: TrainTotals
+    target_reached: float | None = None
+    """Success estimated for the training scenarios at which training ended before its last step; None if it did not."""
     learned: Learned | None = None
     """The result of the training, with the reasons if nothing was learned; None in the report of an earlier version."""
     details: dict[str, dict[str, Any]] = {}
@@ -150,10 +152,8 @@ def next_lines(report: RunReport) -> Iterator[str]:
         yield f"The trained model is in {checkpoint}; transformers loads it from there."
     if (command := chat_command(Path(report.run_dir))) is not None:
         yield command
-    yield (
-        f"To train further, type the same command with more steps: --steps {2 * report.step or 60}. To start over: "
-        "--fresh."
-    )
+    further = f"more steps: --steps {2 * report.step or 60}" if report.target_reached is None else "target_success=none"
+    yield f"To train further, type the same command with {further}. To start over: --fresh."
 
 
 def pace_line(forecast: Mapping[str, Any]) -> str | None:

@@ -43,6 +43,7 @@ from mcp_rl.runs.mirror import mirrored
 from mcp_rl.runs.packages import PACKAGES, kept_packages, package_changes
 from mcp_rl.runs.report import Headline, RunReport, TrainTotals, ValReport
 from mcp_rl.runs.steps.demonstrations import opened_demonstrator
+from mcp_rl.runs.steps.ending import Ending
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.runs.trained_tools import TrainedTools
 from mcp_rl.scenario import ServerGroup, ServerParams
@@ -129,10 +130,11 @@ async def _to_the_end(
             f"The run in {run.path} has checkpoints, but its model.json is gone: put a copy there, start "
             "over with --fresh, or choose another name with --name."
         )
-    if report := _finished(run, state, config):
+    ending = Ending(config, run.history())
+    if report := _finished(run, state, ending):
         for sentence in notes:
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-        console.print(f"All {state.step} steps of this run are done.", highlight=False)
+        console.print(ending.sentence, highlight=False, markup=False, soft_wrap=True)
         return report
     small = config.base_model == TINY
     state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads, small=small)
@@ -158,6 +160,7 @@ async def _to_the_end(
                 await trainer.measure_after()
                 evidence = await trainer.evidence()
     report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
+    report.target_reached = trainer.ending.success
     report.learned = Learned.of(
         run.history(), state.before or {}, state.after or {}, state.progress.trained_tokens, evidence
     )
@@ -165,9 +168,9 @@ async def _to_the_end(
     return report
 
 
-def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:
+def _finished(run: RunDirectory, state: RunState, ending: Ending) -> RunReport | None:
     """Return the report of a run with nothing left to do; None if there is work left."""
-    if state.after is None or state.step < config.steps or state.after_step != state.step or not run.report.exists():
+    if state.after is None or state.step < ending.last or state.after_step != state.step or not run.report.exists():
         return None
     with readable(run.path):
         return RunReport.model_validate(run.read_json(run.report.name))

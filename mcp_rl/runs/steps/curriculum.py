@@ -110,6 +110,15 @@ class Curriculum:
         every = [self.pool(name) for name in self._scenarios]
         return {pool: every.count(pool) for pool in DifficultyPool}
 
+    def weight(self, name: str) -> float:
+        """Return for a scenario that is played now how many of its pool it stands for: 1, or more where an epoch plays
+        only a share of the pool."""
+        share = {
+            DifficultyPool.SOLVED: self._config.solved_share,
+            DifficultyPool.TOO_HARD: self._config.too_hard_share,
+        }.get(self.pool(name), 1.0)
+        return 1 / share if share else 1.0
+
     def take(self, count: int, besides: Collection[str] = ()) -> list[McpScenario]:
         """Take the next `count` scenarios, all distinct and none of `besides` (ids), which a later epoch may bring
         again; fewer only if there are not that many at all."""

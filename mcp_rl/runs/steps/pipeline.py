@@ -82,6 +82,11 @@ class Pipeline:
         self._batches.popleft()
         self._begun -= 1
 
+    def cancel(self) -> None:
+        """Stop playing the batches in flight, which stay in flight."""
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+
     async def _play(self, batch: RolloutBatch) -> None:
         try:
             await self._collector.play(batch)

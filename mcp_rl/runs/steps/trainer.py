@@ -26,6 +26,7 @@ from mcp_rl.runs.steps.alike import alike_metrics, barren_streak
 from mcp_rl.runs.steps.collect import Collector, RolloutBatch
 from mcp_rl.runs.steps.curriculum import Curriculum
 from mcp_rl.runs.steps.demonstrations import Demonstrations, steps_of_imitation
+from mcp_rl.runs.steps.ending import Ending, pool_metrics
 from mcp_rl.runs.steps.metrics import (
     CachedTokens,
     best_step,
@@ -96,6 +97,7 @@ class Trainer:
         self._episode_tokens = 0.0
         self._cached = CachedTokens(self.backend.engine)
         self._started = time.monotonic() - self.done.seconds
+        self.ending = Ending(config, self.run.history())
         self._opponents_steps = earlier_steps(config, config.steps + 1)
         self._protect()
         self.subset = choose_subset(self.val, self.config.evaluation.subset if self.scoring.at_once else 0, config.seed)
@@ -144,12 +146,16 @@ class Trainer:
             self._forget_times()
             self._episode_tokens = episode_tokens(self.run.history(), self.step)
             async with self.pipeline.open():
-                while self.step < self.config.steps:
+                while self.step < self.ending.last:
                     await self._measure_between()
                     self.pipeline.begin(self.step, self._episode_tokens)
                     await self._take_step(await self.pipeline.next())
                     if self._save_is_due():
                         await self.save()
+                self.pipeline.cancel()
+        if self.ending.success is not None:
+            self.progress.end_at(self.ending.last)
+            self.progress.say(self.ending.sentence)
 
     async def _imitate(self) -> None:
         """Take the first steps on demonstrations, as many as the run decided at its beginning."""
@@ -260,13 +266,15 @@ class Trainer:
                 result = await self.backend.train(self.model, with_seats(groups), self.config.train, save=False)
             with during(Activity.SAVING):
                 episodes = self.run.save_trajectories("train", result.step, groups)
+            weighed = pool_metrics(groups, self.curriculum.weight) if batch is not None else {}
             if batch is not None:
                 self.curriculum.learned([group for group in groups if not group.demonstrates], batch.number)
                 self.pipeline.learned()
             self._account(groups, result.metrics)
-            self._metrics = self._measured(batch, groups, result.metrics, self.clock.take())
+            self._metrics = weighed | self._measured(batch, groups, result.metrics, self.clock.take())
             line = {"step": result.step, "split": "train", **self._metrics}
             self.run.append_history(line)
+            self.ending.add(line)
             self.step, self._episode_tokens = result.step, episode_tokens([line], result.step)
         self.trackers.log("train", self.step, self._metrics, episodes, update())
         self._notify("step_finished", step=self.step, metrics=dict(self._metrics))
@@ -338,8 +346,7 @@ class Trainer:
         self.backend.protect([*self._opponents_steps, *([] if best is None else [best])])
 
     def _save_is_due(self) -> bool:
-        last = self.step == self.config.steps
-        return last or self.pace.due(self.step) or self.step in self._opponents_steps
+        return self.step == self.ending.last or self.pace.due(self.step) or self.step in self._opponents_steps
 
     async def _measure_subset(self) -> None:
         """Play the small evaluation of this step, unless an earlier session did or a full evaluation covers it.
@@ -374,7 +381,7 @@ class Trainer:
 
     async def _evaluate(self, title: str, step: int) -> EvaluationResult:
         config = self.config
-        samples = samples_of(config.evaluation, between=0 < step < config.steps)
+        samples = samples_of(config.evaluation, between=0 < step < self.ending.last)
         await self._face_the_first()
         plan = EvaluationPlan(config.evaluation.greedy, samples, config.seed, config.rollout.max_exceptions)
         with self.progress.rollouts(f"evaluation, {title}", len(self.val), plan.episodes) as bar:
