@@ -18,7 +18,7 @@ _DEADLINE, _LONGEST_DEADLINE = 4.0, 30.0
 """Seconds for one call, and on a slow server. A slower tool is of no use to a learner that calls it thousands of times.
 """
 _SLOWEST_CALL = 16
-"""How many times as long as the average call one may take."""
+"""How many times as long as a typical call one may take."""
 
 
 def call_deadline(server: ToolServer) -> float:
@@ -28,7 +28,7 @@ def call_deadline(server: ToolServer) -> float:
 
 
 def slowest_call(server: ToolServer) -> float:
-    """Return the mean seconds of a call of the slowest server, as measured; 0 where nothing was measured."""
+    """Return the seconds that a typical call of the slowest server takes, as measured; 0 where nothing was measured."""
     return max((one.measured.call_seconds for one in server.members or (server,) if one.measured), default=0.0)
 
 

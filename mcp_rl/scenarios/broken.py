@@ -52,7 +52,7 @@ async def broken_scenarios(
 
     A scenario holds where its reference calls succeed, from the state that an episode begins in, and the last call
     gives the recorded answer, or reading calls see the expected state; where only the calls are verified, the result
-    may change. An unsolvable scenario holds where its calls are still refused. `call_seconds` is the mean of a call, 0
+    may change. An unsolvable scenario holds where its calls are still refused. `call_seconds` is what a call takes, 0
     where it was not measured: a slow server gets fewer at once. Where it gives no answer, the scenario is played again
     when all others are done, alone; after three in a row without an answer no more are.
     """

@@ -90,7 +90,7 @@ class Memory:
     """The answers of one server, for all of its episodes that begin in the same state."""
 
     def __init__(self, call_seconds: float, deadline: float) -> None:
-        """call_seconds: the mean of a call, as measured. deadline: seconds that a call may take."""
+        """call_seconds: what a call takes, as measured. deadline: seconds that a call may take."""
         # Half the deadline, since the calls of a model may take longer than those that were measured.
         self.in_flight = anyio.CapacityLimiter(calls_in_flight(call_seconds, _IN_FLIGHT, deadline / 2))
         """Calls that a shared server gets at once: a slow one often makes them one after the other."""

@@ -39,7 +39,7 @@ _SAID: dict[Kept, str] = {
 
 def calls_in_flight(call_seconds: float, most: int, deadline: float) -> int:
     """Return the number of concurrent calls, at most `most`, that a server which answers one at a time handles within
-    the deadline; `call_seconds` is the mean of a call, 0 where it was not measured. On a busy machine there are fewer.
+    the deadline; `call_seconds` is what a call takes, 0 where it was not measured. On a busy machine there are fewer.
     """
     return max(1, min(most, int(deadline / (4 * call_seconds * crowding())))) if call_seconds else most
 
@@ -83,7 +83,7 @@ class MeasuredState(BaseModel):
     start_seconds: float = 0.0
     """Seconds until a new process answers."""
     call_seconds: float = 0.0
-    """Mean seconds of a call."""
+    """Seconds that a call of the median tool takes."""
     setup: tuple[ToolCall, ...] = ()
     """Calls that fill the server before any episode; none where the user's data is the world."""
     written: Base64Bytes = b""

@@ -2,9 +2,9 @@
 
 KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
 cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
-what it keeps instead: nothing, nothing with a slow first call (lazy), nothing that a name tells (sums), logs, random
-answers, coins (short random answers), a switch, a count of its own calls, files named .sht (sheets), notes in memory
-with an overview beside their list (overview).
+what it keeps instead: nothing, nothing with a slow first call (lazy) or one slow tool (waiting), nothing that a name
+tells (sums), logs, random answers, coins (short random answers), a switch, a count of its own calls, files named .sht
+(sheets), notes in memory with an overview beside their list (overview).
 """
 
 import json
@@ -33,6 +33,7 @@ TOOLS = {
     "sums": [tool("add", "text"), tool("twice", "text"), tool("shout", "text")],
     "sheets": [tool("create_sheet", "filepath"), tool("read_sheet", "filepath"), tool("sheet_size", "filepath")],
     "lazy": [tool("get_length", "text"), tool("repeat", "text")],
+    "waiting": [tool("get_length", "text"), tool("repeat", "text"), tool("get_length_later", "text")],
     "logs": [tool("get_length", "text"), tool("write_log", "text")],
     "random": [tool("list_numbers"), tool("create_number"), tool("roll")],
     "coins": [tool("get_length", "text"), *(tool(f"flip_coin_{number}") for number in range(24))],
@@ -135,7 +136,9 @@ def call(name, arguments):
         time.sleep(0.6)
         lazy = False
     text = arguments.get("text", "")
-    if name == "get_length":
+    if name == "get_length_later":
+        time.sleep(0.6)
+    if name.startswith("get_length"):
         return str(len(text))
     if name in ("save_nothing", "repeat"):
         return text

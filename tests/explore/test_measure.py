@@ -101,6 +101,11 @@ def test_a_server_may_load_what_it_needs_at_its_first_call(tmp_path: Path, monke
     assert found is not None and found.unfit == () and found.call_seconds < 0.3
 
 
+def test_one_slow_tool_does_not_make_a_server_slow(tmp_path: Path) -> None:
+    found = measured(server_of("waiting", tmp_path)).measured
+    assert found is not None and found.unfit == () and found.call_seconds < 0.1
+
+
 class _Keeper(socketserver.StreamRequestHandler):
     """Keeps notes for servers in their sandboxes."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -33,12 +35,19 @@ class TimedCalls:
         """Tools that did not answer in time."""
         self._called: WeakSet[Link] = WeakSet()
         self._deadline = min(_LONGEST_DEADLINE, max(_DEADLINE, start_seconds))
-        self._seconds, self._calls = 0.0, 0
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+        """For each tool the seconds of its calls, without the first one of each process."""
 
     @property
     def mean_seconds(self) -> float:
-        """Seconds that a call takes, without the first one of each process."""
-        return self._seconds / max(1, self._calls)
+        """Seconds that a call takes on average."""
+        every = [seconds for calls in self._seconds.values() for seconds in calls]
+        return fmean(every) if every else 0.0
+
+    @property
+    def typical_seconds(self) -> float:
+        """Seconds that a call of the median tool takes: one tool that waits does not make a server slow."""
+        return median(map(fmean, self._seconds.values())) if self._seconds else 0.0
 
     async def call(self, link: Link, tool: str, arguments: dict[str, Any]) -> Seen | None:
         """Make a call; return None where it was not answered in time. Raises ServerFault where the server is lost."""
@@ -57,7 +66,7 @@ class TimedCalls:
             return None
         seconds = time.monotonic() - began
         if not first:
-            self._seconds, self._calls = self._seconds + seconds, self._calls + 1
+            self._seconds[tool].append(seconds)
         if seconds > deadline:  # a tool that reports progress may take longer
             self.silent.add(tool)
         return Seen(tool, arguments, result.text, result.is_error)

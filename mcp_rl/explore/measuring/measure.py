@@ -159,7 +159,7 @@ class _Measuring:
             unfit=tuple(sorted(self._calls.silent | self._differing)),
             began_empty=bool(shown) and not shown & self._working.showed,
             start_seconds=round(self._processes.start_seconds, 2),
-            call_seconds=round(self._calls.mean_seconds, 4),
+            call_seconds=round(self._calls.typical_seconds, 4),
         )
 
     async def _kept(self, tools: Sequence[Tool]) -> MeasuredState:
