@@ -61,7 +61,9 @@ class TrainOptions:
         ),
     ] = None
     steps: Annotated[
-        int | None, Sets("steps"), typer.Option(help="Training steps in all, including those of earlier sessions.")
+        int | None,
+        Sets("steps"),
+        typer.Option(help="Training steps in all, with those of earlier sessions; fewer if target_success is reached."),
     ] = None
     max_staleness: Annotated[
         int | None,
