@@ -29,6 +29,7 @@ from mcp_rl.runs.settings import (
     with_settings,
 )
 from mcp_rl.runs.steps.curriculum import Curriculum
+from mcp_rl.runs.steps.ending import Ending
 from mcp_rl.runs.steps.pipeline import PENDING
 from mcp_rl.runs.trained_tools import TrainedTools
 from mcp_rl.system.durable import sync_file, sync_folder
@@ -80,6 +81,9 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
     was = origin.config(placed)
     now = origin.config({**placed, **overrides})
     changed = changed_settings(was, now)
+    ending = Ending(now, origin.run.history())
+    if "target_success" not in overrides and ending.success is not None and ending.last <= step:
+        now = now.model_copy(update={"target_success": None})  # else the fork would end where it begins
     unchecked = origin.run.check_whole()
     checkpoint = _checkpoint(origin.run, step)
     if now.train.max_staleness < was.train.max_staleness and (checkpoint / PENDING).is_file():

@@ -190,9 +190,9 @@ def _override_words(config: RunConfig) -> list[str]:
     plain = dict(settings(load_config(options=named)))
     as_options = {*_NAMED_OPTIONS, "server", "name", "steps", "init", "transport", "plugins"}
     return [
-        f"{key}={_unquoted(value)}"
+        f"{key}={'none' if value is None else _unquoted(value)}"
         for key, value in settings(config)
-        if value is not None and key not in as_options and (value != plain.get(key) or key == "judge.model")
+        if key not in as_options and (value != plain.get(key) or (key == "judge.model" and value is not None))
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from mcp_rl.config import CurriculumConfig, RunConfig
 from mcp_rl.run_directory import RunDirectory
+from mcp_rl.runs.fork import fork
 from mcp_rl.runs.steps.curriculum import Curriculum
 from mcp_rl.runs.steps.ending import WINDOW, Ending, pool_metrics
 from mcp_rl.scenario import McpScenario, StdioServer
@@ -102,6 +103,8 @@ async def test_a_run_ends_and_goes_on_as_if_it_had_not(ground: Path) -> None:  #
     again = StringIO()
     await history_of(early, again)
     assert again.getvalue().startswith("Training ended after step 10"), again.getvalue()
+
+    assert "target_success=none" in fork(early.run_dir, WINDOW).command
 
     assert len(await history_of(run("early", None))) == WINDOW + 2
     whole = run("whole", None)
