@@ -48,8 +48,8 @@ def test_the_json_line_has_the_promised_keys_and_no_others(tmp_path: Path) -> No
     line = report(tmp_path, {"before": {"greedy": measure(0.4, 0.3, 0.5)}}).json_line()
     assert "\n" not in line
     content = json.loads(line)
-    top = {"run_dir", "server", "base_model", "step", "seconds", "peak_rss_mb", "val", "train", "learned"}
-    assert set(content) == top
+    top = {"run_dir", "server", "base_model", "step", "seconds", "peak_rss_mb", "val", "train"}
+    assert set(content) == top | {"target_reached", "learned"}
     assert set(content["val"]) == {"scenarios", "before", "after"}
     assert set(content["val"]["after"]) == {"success", "ci95", "reward"}
     assert set(content["train"]) == {"rollouts", "sampled_tokens", "trained_tokens", "faults"}
@@ -58,6 +58,11 @@ def test_the_json_line_has_the_promised_keys_and_no_others(tmp_path: Path) -> No
 def test_a_report_can_be_read_back(tmp_path: Path) -> None:
     whole = report(tmp_path, {"before": {"greedy": measure(0.4, 0.3, 0.5)}, "after": {}})
     assert RunReport.model_validate_json(whole.model_dump_json()) == whole
+
+
+def test_a_run_that_ended_early_goes_on_without_a_target() -> None:
+    ended = report(Path("runs/calc")).model_copy(update={"target_reached": 0.997})
+    assert "the same command with target_success=none." in printed(ended, width=200)
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 160])
