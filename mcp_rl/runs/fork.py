@@ -81,8 +81,8 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
     was = origin.config(placed)
     now = origin.config({**placed, **overrides})
     changed = changed_settings(was, now)
-    ending = Ending(now, origin.run.history())
-    if "target_success" not in overrides and ending.success is not None and ending.last <= step:
+    ending = Ending(now, (line for line in origin.run.history() if line["step"] <= step))
+    if "target_success" not in overrides and ending.reached is not None:
         now = now.model_copy(update={"target_success": None})  # else the fork would end where it begins
     unchecked = origin.run.check_whole()
     checkpoint = _checkpoint(origin.run, step)

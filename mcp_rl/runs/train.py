@@ -160,7 +160,7 @@ async def _to_the_end(
                 await trainer.measure_after()
                 evidence = await trainer.evidence()
     report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
-    report.target_reached = trainer.ending.success
+    report.target_reached = trainer.ending.reached
     report.learned = Learned.of(
         run.history(), state.before or {}, state.after or {}, state.progress.trained_tokens, evidence
     )
@@ -170,7 +170,7 @@ async def _to_the_end(
 
 def _finished(run: RunDirectory, state: RunState, ending: Ending) -> RunReport | None:
     """Return the report of a run with nothing left to do; None if there is work left."""
-    if state.after is None or state.step < ending.last or state.after_step != state.step or not run.report.exists():
+    if state.after is None or not ending.over(state.step) or state.after_step != state.step or not run.report.exists():
         return None
     with readable(run.path):
         return RunReport.model_validate(run.read_json(run.report.name))

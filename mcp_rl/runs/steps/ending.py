@@ -34,34 +34,41 @@ def pool_metrics(groups: Iterable[TrajectoryGroup], weight: Callable[[str], floa
 
 
 class Ending:
-    """The last step of a run, by its settings and its history so far."""
+    """Whether a run is over at its newest step, by its settings and its history."""
 
     def __init__(self, config: RunConfig, history: Iterable[Mapping[str, Any]]) -> None:
         self._steps, self._target = config.steps, config.target_success
         self._newest: deque[tuple[float, float]] = deque(maxlen=WINDOW)
-        self.last = config.steps
-        """The last step; fewer than `steps` once the target is reached."""
-        self.success: float | None = None
-        """Success over the window at which the target was reached; None until then."""
+        self.step = 0
+        """The newest step of the history."""
         for line in history:
             self.add(line)
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Take in a line of history.jsonl."""
-        if self._target is None or self.success is not None or _WEIGHT not in line:
-            return
-        self._newest.append((line[_SUCCESS], line[_WEIGHT]))
+        self.step = max(self.step, line["step"])
+        if _WEIGHT in line:
+            self._newest.append((line[_SUCCESS], line[_WEIGHT]))
+
+    @property
+    def reached(self) -> float | None:
+        """Success over the newest window, if that ends the run before its last step; else None."""
+        if self._target is None or len(self._newest) < WINDOW or self.step >= self._steps:
+            return None
         success = sum(mean * weight for mean, weight in self._newest) / sum(weight for _, weight in self._newest)
-        if len(self._newest) == WINDOW and success >= self._target and line["step"] < self._steps:
-            self.last, self.success = line["step"], success
+        return success if success >= self._target else None
+
+    def over(self, step: int) -> bool:
+        """Return whether nothing is left to do once `step` steps are whole."""
+        return step >= self._steps or (step == self.step and self.reached is not None)
 
     @property
     def sentence(self) -> str:
-        """Why the run has ended, for a person."""
-        if self.success is None:
-            return f"All {self.last} steps of this run are done."
+        """Why the run is over, for a person."""
+        if (success := self.reached) is None:
+            return f"All {self.step} steps of this run are done."
         return (
-            f"Training ended after step {self.last} of {self._steps}: {100 * self.success:.1f} % of the training "
+            f"Training ended after step {self.step} of {self._steps}: {100 * success:.1f} % of the training "
             f"scenarios are solved, estimated from the last {WINDOW} steps (target_success={self._target:g}). "
             "target_success=none takes all steps."
         )

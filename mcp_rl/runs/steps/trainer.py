@@ -146,15 +146,15 @@ class Trainer:
             self._forget_times()
             self._episode_tokens = episode_tokens(self.run.history(), self.step)
             async with self.pipeline.open():
-                while self.step < self.ending.last:
+                while not self.ending.over(self.step):
                     await self._measure_between()
                     self.pipeline.begin(self.step, self._episode_tokens)
                     await self._take_step(await self.pipeline.next())
                     if self._save_is_due():
                         await self.save()
                 self.pipeline.cancel()
-        if self.ending.success is not None:
-            self.progress.end_at(self.ending.last)
+        if self.ending.reached is not None:
+            self.progress.end_at(self.step)
             self.progress.say(self.ending.sentence)
 
     async def _imitate(self) -> None:
@@ -266,8 +266,9 @@ class Trainer:
                 result = await self.backend.train(self.model, with_seats(groups), self.config.train, save=False)
             with during(Activity.SAVING):
                 episodes = self.run.save_trajectories("train", result.step, groups)
-            weighed = pool_metrics(groups, self.curriculum.weight) if batch is not None else {}
+            weighed: dict[str, float] = {}
             if batch is not None:
+                weighed = pool_metrics(groups, self.curriculum.weight)
                 self.curriculum.learned([group for group in groups if not group.demonstrates], batch.number)
                 self.pipeline.learned()
             self._account(groups, result.metrics)
@@ -346,7 +347,7 @@ class Trainer:
         self.backend.protect([*self._opponents_steps, *([] if best is None else [best])])
 
     def _save_is_due(self) -> bool:
-        return self.step == self.ending.last or self.pace.due(self.step) or self.step in self._opponents_steps
+        return self.ending.over(self.step) or self.pace.due(self.step) or self.step in self._opponents_steps
 
     async def _measure_subset(self) -> None:
         """Play the small evaluation of this step, unless an earlier session did or a full evaluation covers it.
@@ -381,7 +382,7 @@ class Trainer:
 
     async def _evaluate(self, title: str, step: int) -> EvaluationResult:
         config = self.config
-        samples = samples_of(config.evaluation, between=0 < step < self.ending.last)
+        samples = samples_of(config.evaluation, between=step > 0 and not self.ending.over(step))
         await self._face_the_first()
         plan = EvaluationPlan(config.evaluation.greedy, samples, config.seed, config.rollout.max_exceptions)
         with self.progress.rollouts(f"evaluation, {title}", len(self.val), plan.episodes) as bar:

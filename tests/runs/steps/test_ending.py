@@ -58,14 +58,22 @@ def config(target: float | None = 0.9, steps: int = 40) -> RunConfig:
     return RunConfig.model_validate({"server": "mcp_calculator", "steps": steps, "target_success": target})
 
 
-def test_the_last_step_is_the_first_whose_window_reaches_the_target() -> None:
+def test_a_run_is_over_where_its_newest_window_reaches_the_target() -> None:
     history = lines(*[0.5] * 5, *[1.0] * 30)
-    ending = Ending(config(0.94), history)
-    assert (ending.last, ending.success) == (1 + 5 + WINDOW - 1, pytest.approx(0.95))
+    over = [step for step in range(1, 37) if Ending(config(0.94), history[:step]).over(step)]
+    assert over == list(range(1 + 5 + WINDOW - 1, 37))
+    ending = Ending(config(0.94), history[:15])
+    assert ending.reached == pytest.approx(0.95)
     assert "after step 15 of 40: 95.0 % of the training scenarios" in ending.sentence
-    assert Ending(config(0.94), history[:14]).last == 40
+    assert not ending.over(14), "the checkpoint is behind the history"
     heavy = [*lines(0.5, weight=900.0), *lines(*[1.0] * 9)[1:]]
-    assert Ending(config(), heavy).last == 40, "scenarios count, not steps"
+    assert Ending(config(), heavy).reached is None, "scenarios count, not steps"
+
+
+def test_a_run_that_went_on_is_judged_by_its_newest_steps() -> None:
+    history = lines(*[1.0] * 10, *[0.5] * 5)
+    assert Ending(config(), history[:11]).over(11) and not Ending(config(), history).over(16)
+    assert Ending(config(steps=16), history).sentence == "All 16 steps of this run are done."
 
 
 @pytest.mark.parametrize(
@@ -73,8 +81,8 @@ def test_the_last_step_is_the_first_whose_window_reaches_the_target() -> None:
 )
 def test_it_takes_all_steps(settings: RunConfig, successes: list[float]) -> None:
     ending = Ending(settings, lines(*successes))
-    assert (ending.last, ending.success) == (settings.steps, None)
-    assert ending.sentence == f"All {settings.steps} steps of this run are done."
+    assert ending.reached is None and ending.over(settings.steps)
+    assert ending.over(len(successes) + 1) == (settings.steps == 11)
 
 
 async def test_a_run_ends_and_goes_on_as_if_it_had_not(ground: Path) -> None:  # noqa: F811
@@ -107,6 +115,9 @@ async def test_a_run_ends_and_goes_on_as_if_it_had_not(ground: Path) -> None:  #
     assert "target_success=none" in fork(early.run_dir, WINDOW).command
 
     assert len(await history_of(run("early", None))) == WINDOW + 2
+    done = StringIO()
+    await history_of(early, done)
+    assert done.getvalue().startswith(f"All {WINDOW + 2} steps"), done.getvalue()
     whole = run("whole", None)
     await history_of(whole)
     ends = [one.run_dir / f"checkpoints/{WINDOW + 2:04d}/adapter_model.safetensors" for one in (early, whole)]
