@@ -306,7 +306,8 @@ class Sessions:
             return None
         key = f"{params!r} {canonical(initial_state or {})}"
         if key not in self._memories:
-            self._memories[key] = Memory(measured.call_seconds, self._connector.deadlines.call)
+            deadline, apart = self._connector.deadlines.call, measured.isolation == "per-rollout"
+            self._memories[key] = Memory(measured.call_seconds, deadline, errors=apart)
         return self._memories[key]
 
     def _turns_on(self, params: ServerParams, isolation: Isolation) -> Turns | None:

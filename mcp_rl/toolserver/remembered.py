@@ -8,15 +8,18 @@ whose next call is not known makes its earlier calls on the server first, and go
 While tasks are made and proven every call is made, and its answer counts as one of the two (`NotingLink`): a solution
 that was proven twice needs no call when it is played for the first time.
 
-The server has the last word. After `ASKED_AGAIN` uses of an answer it is asked again, and a tool that answers an equal
-call differently (a clock, a page that changed) is never answered from memory any more. Errors and faults are not
-remembered: they may pass.
+The server has the last word. After `ASKED_AGAIN` uses of an answer it is asked again, then after twice as many each
+time; and a tool that answers an equal call differently (a clock, a page that changed) is never answered from memory any
+more. A tool that has answered `TRUSTED` equal calls alike, and none differently, need not answer others twice.
+
+Faults are not remembered, since they may pass, and neither are errors, except where each episode needs a process of its
+own: there an error follows from what the episode did, as any answer does. The server is asked for it again far sooner.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +43,13 @@ if TYPE_CHECKING:
 SLOW = 0.1
 """Seconds that a call takes, with the start of a process where each episode has one, from which answers are kept."""
 ASKED_AGAIN = 32
-"""Uses of an answer after which the server is asked again."""
+"""Uses of an answer after which the server is asked again for the first time."""
+ERROR_ASKED_AGAIN = 8
+"""The same for an error, which may pass after all."""
+_DOUBLED = 5
+"""Number of times that these are doubled at most."""
+TRUSTED = 20
+"""Equal answers to equal calls of a tool after which its further calls are remembered from the first answer."""
 _TWICE = 2
 """Equal answers after which one is remembered."""
 _MOST = 5_000
@@ -78,6 +87,8 @@ class _Known:
     """Number of times that the server gave this answer."""
     uses: int = 0
     """Number of times that the answer came from memory since the server was asked."""
+    again: int = 0
+    """Number of times that the server was asked again."""
     asking: int = 0
     """Calls of this kind that the server has not answered yet."""
     passing: bool = False
@@ -89,12 +100,16 @@ class _Known:
 class Memory:
     """The answers of one server, for all of its episodes that begin in the same state."""
 
-    def __init__(self, call_seconds: float, deadline: float) -> None:
-        """call_seconds: what a call takes, as measured. deadline: seconds that a call may take."""
+    def __init__(self, call_seconds: float, deadline: float, *, errors: bool = False) -> None:
+        """call_seconds: what a call takes, as measured. deadline: seconds that a call may take. errors: whether errors
+        are remembered too."""
+        self._errors = errors
         # Half the deadline, since the calls of a model may take longer than those that were measured.
         self.in_flight = anyio.CapacityLimiter(calls_in_flight(call_seconds, _IN_FLIGHT, deadline / 2))
         """Calls that a shared server gets at once: a slow one often makes them one after the other."""
         self._known: OrderedDict[CallInState, _Known] = OrderedDict()
+        self._alike: Counter[str] = Counter()
+        """Equal answers to equal calls, by tool."""
         self._varying: set[str] = set()
         """Tools that answered an equal call differently."""
 
@@ -106,12 +121,16 @@ class Memory:
         while not (call.tool in self._varying or call.arguments == NO_JSON):
             known = self._known.setdefault(call, _Known())
             self._known.move_to_end(call)
-            if known.given >= _TWICE and known.uses < ASKED_AGAIN:
+            is_error = known.result is not None and known.result.is_error
+            needed = 1 if self._alike[call.tool] >= TRUSTED and not is_error else _TWICE
+            most = (ERROR_ASKED_AGAIN if is_error else ASKED_AGAIN) << min(known.again, _DOUBLED)
+            if known.given >= needed and known.uses < most:
                 known.uses += 1
                 assert known.result is not None
                 return replace(known.result, seconds=0.0)
-            if known.given + known.asking < _TWICE or not known.asking or known.passing:
+            if known.given + known.asking < needed or not known.asking or known.passing:
                 known.asking += 1
+                known.again += known.uses > 0
                 known.uses = 0
                 return None
             with not_counted(), during(Activity.TOOLS, "the same call of another episode"):
@@ -127,14 +146,22 @@ class Memory:
             known.asking -= 1
             known.answered.set()
             known.answered = asyncio.Event()
-        known.passing = result is None or result.is_error or bool(result.asked) or _characters(result) > _LONGEST
+        known.passing = (
+            result is None
+            or bool(result.asked)
+            or (result.is_error and not self._errors)
+            or _characters(result) > _LONGEST
+        )
         if result is None or known.passing:
-            known.given = 0
-        elif known.given and not alike(known.result, result):
-            self.forget(call.tool)
-        else:
+            known.result, known.given = None, 0
+        elif known.result is None or alike(known.result, result):
+            self._alike[call.tool] += known.given > 0 and not result.is_error
             known.result = result
             known.given += 1
+        elif known.result.is_error or result.is_error:  # an error that passed, or came
+            known.result, known.given = result, 1
+        else:
+            self.forget(call.tool)
         while len(self._known) > _MOST:
             oldest = next(iter(self._known))
             if self._known[oldest].asking:

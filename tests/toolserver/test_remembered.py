@@ -12,10 +12,18 @@ import pytest
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ServerFault
 from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver.cassette.library import BEGINNING
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
-from mcp_rl.toolserver.remembered import ASKED_AGAIN, CallInState, Memory, worth_remembering
+from mcp_rl.toolserver.remembered import (
+    ASKED_AGAIN,
+    ERROR_ASKED_AGAIN,
+    TRUSTED,
+    CallInState,
+    Memory,
+    worth_remembering,
+)
 from mcp_rl.toolserver.state import Kept, MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.toolserver.tools.results import ToolResult
@@ -150,11 +158,35 @@ async def test_what_differs_is_never_remembered(tmp_path: Path) -> None:
         assert [await server.play(("count", {})) for _ in range(5)] == [[str(n)] for n in range(1, 6)]
 
 
-async def test_errors_are_not_remembered(tmp_path: Path) -> None:
+async def test_errors_of_a_shared_server_are_not_remembered(tmp_path: Path) -> None:
     async with tallied(tmp_path, "nothing") as server:
         for _ in range(5):
             await server.play(("fail", {}))
         assert server.calls == ["fail"] * 5
+
+
+async def test_errors_of_an_episodes_own_process_are_remembered_for_a_while(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        for _ in range(2 + ERROR_ASKED_AGAIN):
+            assert await server.play(add(2), ("fail", {})) == ["2", "2"]
+        assert server.calls == ["add", "fail"] * 2
+        for _ in range(3):
+            await server.play(add(2), ("fail", {}))
+        assert server.calls == ["add", "fail"] * 3, "asked again, which its process has to catch up for"
+
+
+async def test_an_error_that_passes_does_not_make_a_tool_vary() -> None:
+    memory, call = Memory(0.5, 30.0, errors=True), CallInState(BEGINNING, "say", "{}")
+    refused, well = ToolResult("busy", is_error=True), ToolResult("well")
+    for answer in (refused, refused):
+        assert await memory.find(call) is None
+        memory.learn(call, answer, awaited=True)
+    for _ in range(ERROR_ASKED_AGAIN):
+        assert await memory.find(call) == refused
+    for _ in range(2):
+        assert await memory.find(call) is None
+        memory.learn(call, well, awaited=True)
+    assert await memory.find(call) == well
 
 
 async def test_nobody_waits_for_answers_that_are_not_remembered() -> None:
@@ -182,13 +214,25 @@ async def test_the_server_is_asked_again_now_and_then_and_has_the_last_word(tmp_
         assert server.calls == ["total"] * 3
         async with server.episode() as link:
             await link.call("add", {"number": 7})  # measured wrongly: it does keep something
-        for _ in range(ASKED_AGAIN):
-            await server.play(("total", {}))
+        for _ in range(2 * ASKED_AGAIN):
+            assert await server.play(("total", {})) == ["0"], "after twice as many uses as the first time"
         assert await server.play(("total", {})) == ["7"]
         before = len(server.calls)
         for _ in range(3):
             await server.play(("total", {}))
         assert server.calls[before:] == ["total"] * 3
+
+
+async def test_a_tool_that_always_answers_alike_need_not_say_it_twice(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        for number in range(TRUSTED):
+            for _ in range(2):
+                await server.play(add(number))
+        before = len(server.calls)
+        for _ in range(3):
+            assert await server.play(add(100)) == ["100"]
+            await server.play(("total", {}))
+        assert server.calls[before:] == ["add", "total", "total"], "another tool has yet to show it"
 
 
 async def test_an_episode_that_was_told_something_else_is_a_fault(tmp_path: Path) -> None:
