@@ -286,10 +286,15 @@ class Sampler:
             sources["example"] = 2.0
         if hinted is not None:
             sources["hint"] = 4.0
+        any_text = ("word", "sentence")
+        takes_any = max(self._pool.success_rate(slot, source) for source in any_text) >= _TAKES_ANY
+        # A path is no text to remember or to look for: it is tried where a text failed.
+        takes_paths = not takes_any and any(self._pool.was_tried(slot, source) for source in any_text)
         for kind in self._pool.kinds:
             same_key = kind.startswith("key:") and self._same_key(kind, parameter)
             path_like = kind.startswith("path:") and _PATH_NAME.search(parameter) is not None
-            if not same_key and _REMARKS.fullmatch(kind):
+            strange = kind.startswith("path:") and not (path_like or takes_paths)
+            if not same_key and (strange or _REMARKS.fullmatch(kind)):
                 continue
             uri_like = kind == "uri" and re.search(r"\bur[il]\b|link", parameter) is not None
             # The other kinds share a small weight, so that one talkative result does not drown the words.
@@ -304,7 +309,6 @@ class Sampler:
         if files:
             sources["files"] = 8.0
         asked = self._pool.asked(parameter, description)
-        takes_any = max(self._pool.success_rate(slot, source) for source in ("word", "sentence")) >= _TAKES_ANY
         if not (takes_any or examples or special):
             sources |= {"asked": 8.0 * min(1.0, max(asked.values()))} if asked else {}
             sources |= {"shown": 0.5} if self._pool.shown else {}

@@ -331,6 +331,10 @@ class ValuePool:
         given, without = (self._worked.get((slot, choice), (0, 0)) for choice in (GIVEN, LEFT_OUT))
         return min(1.0, (given[0] + 1) / (given[1] + 2) * (without[1] + 2) / (without[0] + 1))
 
+    def was_tried(self, slot: str, source: str) -> bool:
+        """Return whether a call with this source in this slot was made."""
+        return (slot, source) in self._worked
+
     def success_rate(self, slot: str, source: str) -> float:
         """Return the share of successful calls with this source in this slot; 0 where it was never tried."""
         worked, tried = self._worked.get((slot, source), (0, 0))

@@ -330,6 +330,20 @@ def test_a_file_of_the_kind_that_is_spoken_of_is_drawn_most() -> None:
     assert drawn.count("/data/b.xlsx") > 40 > drawn.count("/data/c.csv")
 
 
+@pytest.mark.parametrize(("works", "drawn"), [(True, False), (False, True)])
+def test_a_path_is_tried_as_a_text_only_where_texts_fail(works: bool, drawn: bool) -> None:
+    pool, source = ValuePool(), random.Random(0)
+    pool.observe_path("/data/home")
+    schema = {"type": "object", "properties": {"thought": {"type": "string"}}, "required": ["thought"]}
+    sampler = Sampler("think", schema, pool)
+    draws = [made for _ in range(20) if (made := sampler.draw(source))]
+    assert all(made.arguments["thought"] != "/data/home" for made in draws), "texts come first"
+    for made in draws:
+        pool.credit(made.choices, works)
+    draws = [made for _ in range(100) if (made := sampler.draw(source))]
+    assert drawn == any(made.arguments["thought"] == "/data/home" for made in draws)
+
+
 def test_a_command_gets_harmless_ones() -> None:
     schema = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
     first_words = {str(arguments["command"]).split()[0] for arguments in draws(schema, times=60)}
