@@ -2,7 +2,6 @@
 
 import { parseArgs } from "node:util";
 import { serveStdio } from "@modelcontextprotocol/server/stdio";
-import { listen } from "./http.js";
 import { Notebook } from "./notebook.js";
 import { SEED } from "./seed.js";
 import { notesServer } from "./server.js";
@@ -29,7 +28,10 @@ function options() {
 async function main() {
   const address = options();
   const notebook = new Notebook(SEED);
-  if (address.transport !== "stdio") return void (await listen(notebook, address));
+  if (address.transport !== "stdio") {
+    const { listen } = await import("./http.js"); // half of the code, which stdio does not need
+    return void (await listen(notebook, address));
+  }
   serveStdio(() => notesServer(notebook));
 }
 
