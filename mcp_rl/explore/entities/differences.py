@@ -67,8 +67,15 @@ def compared(
     old: SeenState, new: SeenState, leaves: Sequence[Leaf], world: WorldModel
 ) -> Iterator[tuple[Effect, Leaf | None]]:
     """Yield the effects that explain the difference between two states, without tool and example, each with the value
-    that names the thing."""
+    that names the thing. None does if other things are gone too: that call did not do this alone."""
     referred = {reference.to: reference.kind for reference in world.references}
+    renames = _renames(old, new, leaves)
+    if any(
+        _loses_others(old.kinds.get(noun, {}), new.kinds.get(noun, {}), leaves, renames=renames)
+        for noun, kind in world.kinds.items()
+        if kind.complete and noun not in referred  # a tag comes and goes with its notes
+    ):
+        return
     changed = [
         effect
         for noun in old.kinds
@@ -78,17 +85,6 @@ def compared(
     yield from changed
     moved = {noun for noun in world.kinds if old.kinds.get(noun, {}).keys() != new.kinds.get(noun, {}).keys()}
     moved |= {effect.kind for effect, _ in changed}
-    renames = any(
-        _leaf_of(before[key], leaves) is not None
-        for noun, before in old.kinds.items()
-        for key in before
-        if key not in new.kinds.get(noun, {})
-    ) and any(
-        _leaf_with(key, leaves) is not None
-        for noun, after in new.kinds.items()
-        for key in after
-        if key not in old.kinds.get(noun, {})
-    )
     for noun, kind in world.kinds.items():
         before, after = old.kinds.get(noun, {}), new.kinds.get(noun, {})
         made = [key for key in after if key not in before]
@@ -125,6 +121,36 @@ def compared(
             own = _leaf_of(before[key], leaves)
             if own is not None:
                 yield Effect(tool="", does="removes", kind=noun, keyed_by=own.parameter), own
+
+
+def _renames(old: SeenState, new: SeenState, leaves: Sequence[Leaf]) -> bool:
+    """Return whether a thing that the arguments name is gone, and another that they name is there."""
+    return any(
+        _leaf_of(before[key], leaves) is not None
+        for noun, before in old.kinds.items()
+        for key in before
+        if key not in new.kinds.get(noun, {})
+    ) and any(
+        _leaf_with(key, leaves) is not None
+        for noun, after in new.kinds.items()
+        for key in after
+        if key not in old.kinds.get(noun, {})
+    )
+
+
+def _loses_others(
+    before: Mapping[Any, Mapping[str, Any]],
+    after: Mapping[Any, Mapping[str, Any]],
+    leaves: Sequence[Leaf],
+    *,
+    renames: bool,
+) -> bool:
+    """Return whether things are gone that the arguments do not name, that are not in a folder that they name, and that,
+    where it was renamed, are not there under another name."""
+    folders = tuple(f"{leaf.value}/" for leaf in leaves if isinstance(leaf.value, str) and leaf.value)
+    gone = [key for key in before if key not in after and not str(key).startswith(folders)]
+    made = sum(key not in before for key in after) if renames else 0
+    return sum(_leaf_of(before[key], leaves) is None for key in gone) > made
 
 
 def _copied(

@@ -101,6 +101,32 @@ def test_what_a_call_sets_or_copies_without_an_argument_for_it_is_measured() -> 
     assert (made.does, made.valued_by, made.copies) == ("creates", {"branch_name": "name"}, {"base": "commit"})
 
 
+@pytest.mark.parametrize(
+    ("left", "arguments", "found"),
+    [
+        (["a/1", "a/2", "c"], {"path": "b"}, ["removes"]),
+        (["b", "c"], {"path": "a/1", "other": "a/2"}, ["removes"]),
+        (["c"], {"remove": "a/1"}, []),
+        (["new"], {"only": "new"}, []),
+        (["new"], {"first": "new", "last": "c"}, []),
+        (["a/1", "a/2", "b", "c", "new"], {"path": "new"}, ["creates"]),
+    ],
+    ids=["one", "two", "more", "replaced", "replaced with one that it names", "made"],
+)
+def test_a_call_with_which_others_are_gone_too_is_no_change_of_one_thing(
+    left: list[str], arguments: dict[str, str], found: list[str]
+) -> None:
+    def state(paths: list[str]) -> SeenState:
+        return SeenState({"file": {path: {"path": path} for path in paths}})
+
+    path = EntityField(name="path", words="path", kind="text")
+    kind = EntityKind(name="file", plural="files", key="path", complete=True, fields={"path": path})
+    world = WorldModel(server="w", entities=(), observations=(), slots=(), kinds={"file": kind})
+    leaves = [Leaf((parameter,), value) for parameter, value in arguments.items()]
+    effects = compared(state(["a/1", "a/2", "b", "c"]), state(left), leaves, world)
+    assert [effect.does for effect, _ in effects] == found
+
+
 def test_a_history_in_lines_and_patches_is_a_world() -> None:
     world = built(command("history")).model
     assert {"change", "file"} <= set(world.kinds)
