@@ -37,7 +37,7 @@ _TOLD_CHANGES = 0.3
 """Share of the told tasks that change something, where the server has such tools."""
 _COMPUTED = 0.4
 """Share of the questions that computing tools answer, where the server has things to ask about as well."""
-_START_SECONDS, _LEAST_CHANGES, _PLAYS = 150.0, 12, 6
+_START_SECONDS, _LEAST_CHANGES, _PLAYS = 100.0, 12, 6
 """Seconds for proving changes where each play starts a process that nobody asked for, the changes that are proven in
 any case, and the plays that one takes."""
 
