@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _COSTLY_TASKS, _COSTLY_SECONDS = 12, 30.0
 """Tasks that change something, where every trial of one needs a new process that nobody asked for: as many as there are
 starts in these seconds, and at least so many."""
-_CALL_SECONDS, _START_SECONDS, _LEAST_CALLS = 120.0, 60.0, 60
+_CALL_SECONDS, _START_SECONDS, _LEAST_CALLS = 120.0, 45.0, 60
 """Seconds for single calls of a slow server that answers one at a time, and of one that each needs a new process; the
 calls that are made in any case."""
 _MOST_EXAMPLES = 2

@@ -19,7 +19,7 @@ own: there an error follows from what the episode did, as any answer does. The s
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,6 +91,8 @@ class _Known:
     """Number of times that the server was asked again."""
     asking: int = 0
     """Calls of this kind that the server has not answered yet."""
+    confirming: int = 0
+    """Those of them whose answer is to confirm an earlier one."""
     passing: bool = False
     """True if the newest answer was none to remember, so that nobody waits for another."""
     answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,6 +112,10 @@ class Memory:
         self._known: OrderedDict[CallInState, _Known] = OrderedDict()
         self._alike: Counter[str] = Counter()
         """Equal answers to equal calls, by tool."""
+        self._confirming: Counter[str] = Counter()
+        """Calls that are to give another one, by tool."""
+        self._told: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Set when a call of the tool ends."""
         self._varying: set[str] = set()
         """Tools that answered an equal call differently."""
 
@@ -128,14 +134,25 @@ class Memory:
                 known.uses += 1
                 assert known.result is not None
                 return replace(known.result, seconds=0.0)
-            if known.given + known.asking < needed or not known.asking or known.passing:
+            if not is_error and self._soon_trusted(call.tool, known):
+                news = self._told[call.tool]
+            elif known.given + known.asking < needed or not known.asking or known.passing:
                 known.asking += 1
+                known.confirming += known.given > 0
+                self._confirming[call.tool] += known.given > 0
                 known.again += known.uses > 0
                 known.uses = 0
                 return None
+            else:
+                news = known.answered
             with not_counted(), during(Activity.TOOLS, "the same call of another episode"):
-                await known.answered.wait()
+                await news.wait()
         return None
+
+    def _soon_trusted(self, tool: str, known: _Known) -> bool:
+        """Return whether the only answer to a call will be enough once the calls under way have been answered alike."""
+        alike = self._alike[tool]
+        return known.given == 1 and not known.asking and alike < TRUSTED <= alike + self._confirming[tool]
 
     def learn(self, call: CallInState, result: ToolResult | None, *, awaited: bool) -> None:
         """Take note of what the server answered to a call; None: it failed. awaited: `find` had asked for it."""
@@ -144,8 +161,12 @@ class Memory:
         known = self._known.setdefault(call, _Known())
         if awaited:
             known.asking -= 1
+            confirmed = min(known.confirming, 1)
+            known.confirming -= confirmed
+            self._confirming[call.tool] -= confirmed
             known.answered.set()
             known.answered = asyncio.Event()
+            self._told.pop(call.tool, asyncio.Event()).set()
         known.passing = (
             result is None
             or bool(result.asked)
@@ -173,6 +194,7 @@ class Memory:
         self._varying.add(tool)
         for call in [call for call in self._known if call.tool == tool]:
             self._known.pop(call).answered.set()
+        self._told.pop(tool, asyncio.Event()).set()
 
 
 def _characters(result: ToolResult) -> int:

@@ -1,8 +1,9 @@
 """Slots for the connections that episodes use in turns.
 
-Connections are opened as episodes need them. After the first one, the next is opened in the background while episodes
-under way may still need it, and from the beginning of an episode, whose model samples first. A connection is closed
-rather than reused if its episode did not end cleanly, pinged before use if it rested for long, and closed if it idles.
+Connections are opened as episodes need them. After the first one, the next ones are opened in the background while
+episodes under way may still need them, and from the beginning of an episode, whose model samples first. A connection is
+closed rather than reused if its episode did not end cleanly, pinged before use if it rested for long, and closed if it
+idles.
 """
 
 import asyncio
@@ -28,6 +29,8 @@ Opening = Callable[[float], AbstractAsyncContextManager[Connection]]
 _PING_AFTER = 30.0
 """Seconds without a call after which a connection is pinged before an episode gets it."""
 _PING_SECONDS = 5.0
+_SPARE = 2
+"""Connections that wait for an episode where each serves one: several episodes often need theirs at one time."""
 
 
 @dataclass(eq=False)
@@ -136,10 +139,11 @@ class Slots:
         return slot
 
     def _open_ahead(self) -> None:
-        """Open a connection in the background if no free one is open and an episode under way may need it."""
+        """Open a connection in the background if too few free ones are open and an episode under way may need it."""
         idle = self._closed or (self._ahead is not None and not self._ahead.done())
         taken = len(self._slots) - len(self._free)
-        if idle or self._under_way() <= taken or any(slot.connection is not None for slot in self._free):
+        spare = sum(slot.connection is not None for slot in self._free)
+        if idle or spare >= (_SPARE if self._once else 1) or self._under_way() <= taken + spare:
             return
         with suppress(anyio.WouldBlock):
             self._room.acquire_nowait()
@@ -159,6 +163,8 @@ class Slots:
             slot.used_until = time.monotonic()
             self._free.append(slot)
             self._room.release()
+            if self._once and slot.connection is not None:
+                asyncio.get_running_loop().call_soon(self._open_ahead)
 
     async def _prepared(self, slot: Slot, prepare: Callable[[Connection], Awaitable[T]], asked: float) -> T:
         used = slot.connection is not None

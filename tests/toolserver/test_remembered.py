@@ -235,6 +235,37 @@ async def test_a_tool_that_always_answers_alike_need_not_say_it_twice(tmp_path: 
         assert server.calls[before:] == ["add", "total", "total"], "another tool has yet to show it"
 
 
+async def test_calls_at_one_time_wait_until_a_tool_is_trusted(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        for number in range(2 * TRUSTED):
+            await server.prove(add(number))
+        before = len(server.calls)
+        async with anyio.create_task_group() as tasks:
+            for number in range(2 * TRUSTED):
+                tasks.start_soon(server.play, add(number))
+        assert server.calls[before:] == ["add"] * TRUSTED
+
+
+async def test_calls_that_wait_for_a_tool_to_be_trusted_are_made_if_it_is_not() -> None:
+    memory = Memory(0.5, 30.0)
+    calls = [CallInState(None, "say", str(number)) for number in range(TRUSTED + 1)]
+    for call in calls:
+        memory.learn(call, ToolResult("well"), awaited=False)
+    assert [await memory.find(call) for call in calls[:-1]] == [None] * TRUSTED
+    found: list[object] = []
+
+    async def ask() -> None:
+        found.append(await memory.find(calls[-1]))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            assert found == [], "it waits for the others"
+            memory.learn(calls[0], None, awaited=True)
+    assert found == [None], "one of which failed"
+
+
 async def test_an_episode_that_was_told_something_else_is_a_fault(tmp_path: Path) -> None:
     async with tallied(tmp_path, "process") as server:
         log = tmp_path / "calls"
