@@ -142,15 +142,17 @@ class Slots:
         """Open a connection in the background if too few free ones are open and an episode under way may need it."""
         idle = self._closed or (self._ahead is not None and not self._ahead.done())
         taken = len(self._slots) - len(self._free)
-        spare = sum(slot.connection is not None for slot in self._free)
-        if idle or spare >= (_SPARE if self._once else 1) or self._under_way() <= taken + spare:
+        unopened = [slot for slot in self._free if slot.connection is None]
+        spare = len(self._free) - len(unopened)
+        enough = spare >= (_SPARE if self._once else 1) or self._under_way() <= taken + spare
+        if idle or enough or not unopened:
             return
         with suppress(anyio.WouldBlock):
             self._room.acquire_nowait()
-            self._ahead = asyncio.create_task(self._opened_ahead(), name=f"opens {self._server} ahead")
+            self._free.remove(unopened[-1])
+            self._ahead = asyncio.create_task(self._opened_ahead(unopened[-1]), name=f"opens {self._server} ahead")
 
-    async def _opened_ahead(self) -> None:
-        slot = self._next_free()
+    async def _opened_ahead(self, slot: Slot) -> None:
         try:
             await self._opened(slot, time.monotonic())
         except BaseException as error:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,17 @@ async def test_the_next_server_starts_while_the_model_samples(opened: list[str])
         await two.session.connection.call("look", {})
         await anyio.sleep(0.1)
         assert len(opened) == 2, "no further episode is under way"
+
+
+async def test_two_servers_are_kept_ready_for_many_episodes(opened: list[str]) -> None:
+    async with Sessions(server=server("per-rollout", most=6)) as sessions, AsyncExitStack() as episodes:
+        one, *_ = [await episodes.enter_async_context(sessions.episode(STATE)) for _ in range(5)]
+        await one.session.connection.call("look", {})
+        with anyio.fail_after(10):
+            while len(opened) < 3:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.3)
+        assert len(opened) == 3, "the one in use and two"
 
 
 async def test_a_server_starts_when_an_episode_begins_if_earlier_ones_called_it(opened: list[str]) -> None:

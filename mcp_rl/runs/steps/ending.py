@@ -34,7 +34,7 @@ def pool_metrics(groups: Iterable[TrajectoryGroup], weight: Callable[[str], floa
 
 
 class Ending:
-    """Whether a run is over at its newest step, by its settings and its history."""
+    """Tells from the settings of a run and the lines of its history so far whether it is over."""
 
     def __init__(self, config: RunConfig, history: Iterable[Mapping[str, Any]]) -> None:
         self._steps, self._target = config.steps, config.target_success

@@ -104,14 +104,15 @@ def test_what_a_call_sets_or_copies_without_an_argument_for_it_is_measured() -> 
 @pytest.mark.parametrize(
     ("left", "arguments", "found"),
     [
-        (["a/1", "a/2", "c"], {"path": "b"}, ["removes"]),
-        (["b", "c"], {"path": "a/1", "other": "a/2"}, ["removes"]),
+        (["a", "a/1", "a/2", "c"], {"path": "b"}, ["removes"]),
+        (["b", "c"], {"path": "a"}, ["removes"]),
+        (["a", "c"], {"path": "a/1", "other": "a/2", "more": "b"}, ["removes"]),
         (["c"], {"remove": "a/1"}, []),
         (["new"], {"only": "new"}, []),
         (["new"], {"first": "new", "last": "c"}, []),
-        (["a/1", "a/2", "b", "c", "new"], {"path": "new"}, ["creates"]),
+        (["a", "a/1", "a/2", "b", "c", "new"], {"path": "new"}, ["creates"]),
     ],
-    ids=["one", "two", "more", "replaced", "replaced with one that it names", "made"],
+    ids=["one", "a folder", "two", "more", "replaced", "replaced with one that it names", "made"],
 )
 def test_a_call_with_which_others_are_gone_too_is_no_change_of_one_thing(
     left: list[str], arguments: dict[str, str], found: list[str]
@@ -123,7 +124,24 @@ def test_a_call_with_which_others_are_gone_too_is_no_change_of_one_thing(
     kind = EntityKind(name="file", plural="files", key="path", complete=True, fields={"path": path})
     world = WorldModel(server="w", entities=(), observations=(), slots=(), kinds={"file": kind})
     leaves = [Leaf((parameter,), value) for parameter, value in arguments.items()]
-    effects = compared(state(["a/1", "a/2", "b", "c"]), state(left), leaves, world)
+    effects = compared(state(["a", "a/1", "a/2", "b", "c"]), state(left), leaves, world)
+    assert [effect.does for effect, _ in effects] == found
+
+
+@pytest.mark.parametrize(("cards", "found"), [(["d-1", "d-2"], ["sets"]), (["d-1"], [])], ids=["go along", "one lost"])
+def test_what_hangs_on_a_thing_may_get_other_names_with_it(cards: list[str], found: list[str]) -> None:
+    fields = {"name": EntityField(name="name", words="name", kind="text")}
+    kinds = {
+        noun: EntityKind(name=noun, plural=f"{noun}s", key="name", complete=True, fields=fields)
+        for noun in ("board", "card")
+    }
+    world = WorldModel(server="w", entities=(), observations=(), slots=(), kinds=kinds)
+
+    def state(board: str, cards: list[str]) -> SeenState:
+        return SeenState({"board": {board: {"name": board}}, "card": {card: {"name": card} for card in cards}})
+
+    leaves = [Leaf(("old",), "a"), Leaf(("new",), "d")]
+    effects = compared(state("a", ["a-1", "a-2"]), state("d", cards), leaves, world)
     assert [effect.does for effect, _ in effects] == found
 
 
