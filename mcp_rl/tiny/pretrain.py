@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
 import tempfile
 import time
@@ -297,7 +298,10 @@ def _train(rank: int, options: argparse.Namespace, meeting: str) -> None:
     packer = Packer(chat, options.seed * options.processes + rank, options.conversations, options.strange_letters)
     mine = len(range(rank, options.batch, options.processes))
     started, tokens, running = time.monotonic(), 0, 0.0
+    command = multiprocessing.parent_process()
     for step in range(1, options.steps + 1):
+        if command is None or not command.is_alive():  # it was killed, and nobody would see what is learned
+            return
         count, loss = 0, 0.0
         for sequence in [packer.draw() for _ in range(mine)]:  # one by one, in small chunks, for little padding
             chunks = logits_and_targets(model, collate([sequence], pad, rows=3))

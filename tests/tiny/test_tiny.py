@@ -1,8 +1,12 @@
 """The pretraining command makes the built-in model's files, and its corpus is encoded like rollouts."""
 
 import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from jsonschema import Draft202012Validator
@@ -155,3 +159,19 @@ def test_weights_are_taken_over_into_a_wider_tokenizer(tmp_path: Path) -> None:
     assert torch.cosine_similarity(new[index] - parts, parts, dim=0).abs() < 0.5
     assert torch.equal(model.lm_head.weight, new)
     assert torch.equal(model.model.layers[3].mlp.up_proj.weight, earlier.model.layers[3].mlp.up_proj.weight)
+
+
+def test_the_processes_of_a_killed_command_end(tmp_path: Path) -> None:
+    words = ["--out", str(tmp_path), "--batch", "2", "--conversations", "1", "--steps", "100000"]
+    with subprocess.Popen([sys.executable, "-m", "mcp_rl.tiny.pretrain", *words], stderr=subprocess.DEVNULL) as command:
+        process = psutil.Process(command.pid)
+        until = time.monotonic() + 60
+        while len(process.children()) < 3 and time.monotonic() < until:  # two that train, one that counts resources
+            time.sleep(0.1)
+        children = process.children()
+        assert len(children) == 3
+        command.kill()
+    gone, alive = psutil.wait_procs(children, timeout=60)
+    for child in alive:
+        child.kill()
+    assert len(gone) == 3
