@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.corpus import LINKS, ExampleCall, TextPiece
 from mcp_rl.tiny.mended import mended
+from mcp_rl.tiny.reading import ASKED, in_words, reading
 from mcp_rl.tiny.told import call_of, done, enumerated, told_conversation
 from mcp_rl.tiny.values import flat
 
@@ -26,11 +27,16 @@ _LONG_RESULT = 60
 
 
 _MENDED = 1 / 6
+READ = 0.4
+"""Share of conversations with questions for fields of a result."""
 
 
-def strange_conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
-    """Return one episode on a made-up server; one of six begins with a call that is refused."""
-    turns = _conversation(rng, server)
+def strange_conversation(rng: random.Random, server: StrangeServer, read: float = READ) -> list[TextPiece]:
+    """Return one episode on a made-up server; one of six begins with a call that is refused.
+
+    `read` is the share of episodes that ask for fields of a result.
+    """
+    turns = (_read(rng, server) if rng.random() < read else None) or _conversation(rng, server)
     return mended(rng, server, turns) if rng.random() < _MENDED else turns
 
 
@@ -49,6 +55,17 @@ def _conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
     return told_conversation(rng, server) or _spelled(rng, server, 1)
 
 
+def _read(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
+    """Return calls that are spelled out, with questions for fields of their results; None where one would be long."""
+
+    def errand() -> tuple[str, str]:
+        role = rng.choice(list(server.tools))
+        call = call_of(server, role, server.arguments[role]())
+        return _clause(rng, call), str(call)
+
+    return reading(rng, server, errand)
+
+
 # Spelled-out calls
 
 
@@ -62,7 +79,7 @@ def _spelled(rng: random.Random, server: StrangeServer, count: int) -> list[Text
     if rng.random() < 0.3 and (found := _field_of(rng, results[-1])):
         name, answer = found
         request = request if request.endswith("?") else request.rstrip(".") + "."
-        request += " " + rng.choice(_TELL).format(name)
+        request += " " + rng.choice(ASKED).format(field=name, of="")
     pieces = [TextPiece("user", request)]
     for call, result in zip(calls, results, strict=True):
         pieces += [TextPiece("assistant", str(call), learn=True), TextPiece("tool", server.render(result))]
@@ -99,9 +116,6 @@ def _carried(rng: random.Random, server: StrangeServer) -> list[TextPiece] | Non
         TextPiece("tool", last),
         TextPiece("assistant", _closing(last), learn=True),
     ]
-
-
-_TELL = ("Tell me the {}.", "What is the {}?", "I need the {} in the result.", "Answer with the {} only.")
 
 
 def _in_turn(rng: random.Random, clauses: Sequence[str]) -> str:
@@ -192,7 +206,7 @@ def _field_of(rng: random.Random, result: Any) -> tuple[str, str] | None:
     if not isinstance(result, dict):
         return None
     name = rng.choice(list(result))
-    return name.replace("_", " ") + where, flat(result[name])
+    return in_words(name) + where, flat(result[name])
 
 
 def _closing(result: str) -> str:

@@ -26,6 +26,7 @@ from transformers import DynamicCache, Qwen2ForCausalLM, Qwen2Tokenizer
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
+from mcp_rl.tiny.errands import READ
 from mcp_rl.tiny.mixture import STRANGE_LETTERS, toolset_and_conversations
 from mcp_rl.tiny.tokenizer import build_tokenizer
 
@@ -84,16 +85,23 @@ class Packer:
     """Draws conversations and packs them into sequences; the same seed gives the same stream."""
 
     def __init__(
-        self, chat: ChatFormat, seed: int, conversations: int, strange_letters: float = STRANGE_LETTERS
+        self,
+        chat: ChatFormat,
+        seed: int,
+        conversations: int,
+        strange_letters: float = STRANGE_LETTERS,
+        read: float = READ,
     ) -> None:
         """`strange_letters` is the share of conversations with signs that English texts lack."""
-        self.chat, self._strange_letters = chat, strange_letters
+        self.chat, self._strange_letters, self._read = chat, strange_letters, read
         self.rng = random.Random(seed)
         self.conversations = conversations
 
     def draw(self) -> PackedSequence:
         """Draw a tool set and its conversations."""
-        tools, conversations = toolset_and_conversations(self.rng, self.conversations, self._strange_letters)
+        tools, conversations = toolset_and_conversations(
+            self.rng, self.conversations, self._strange_letters, self._read
+        )
         opening = self.chat.initial([{"role": "user", "content": ""}], [tool.schema for tool in tools])
         prefix = opening[: len(opening) - len(self._request(""))]
         branches = [branch for branch in map(self.encode, conversations) if len(branch[0]) <= LONGEST]
@@ -255,6 +263,9 @@ def main() -> None:
         "--strange-letters", type=float, default=STRANGE_LETTERS, help="share of conversations with other alphabets"
     )
     parser.add_argument(
+        "--read", type=float, default=READ, help="share of conversations that ask for fields of results"
+    )
+    parser.add_argument(
         "--alike-only", action="store_true", help="learn only the embeddings that are equal to another token's"
     )
     options = parser.parse_args()
@@ -295,7 +306,9 @@ def _train(rank: int, options: argparse.Namespace, meeting: str) -> None:
         muon = torch.optim.Muon(matrices, lr=options.learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
         optimizers.insert(0, muon)
     schedulers = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: _schedule(s, options.steps)) for o in optimizers]
-    packer = Packer(chat, options.seed * options.processes + rank, options.conversations, options.strange_letters)
+    packer = Packer(
+        chat, options.seed * options.processes + rank, options.conversations, options.strange_letters, options.read
+    )
     mine = len(range(rank, options.batch, options.processes))
     started, tokens, running = time.monotonic(), 0, 0.0
     command = multiprocessing.parent_process()

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.corpus import ExampleCall, TextPiece
+from mcp_rl.tiny.reading import LONG_ANSWER, in_words
 from mcp_rl.tiny.strangers import plural_of
 from mcp_rl.tiny.values import flat
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from mcp_rl.tiny.strangers import StrangeServer, Thing
 
-_LONG_ANSWER = 120
 _SAYS = ("content", "text", "body", "note", "message", "comment")
 
 _FIELD = (
@@ -114,7 +114,7 @@ def _shown_by(rng: random.Random, server: StrangeServer, role: str) -> list[Text
         shown = sorted({id(other): other for other in shown}.values(), key=server.things.index)
     whole = rng.random() < 0.7
     records = [server.record(each) if whole else {server.key: each.key, wanted: each.fields[wanted]} for each in shown]
-    request = rng.choice(_FIELD).format(field=wanted.replace("_", " "), said=_said(rng, server, thing))
+    request = rng.choice(_FIELD).format(field=in_words(wanted), said=_said(rng, server, thing))
     return _one_call(request, call_of(server, role, arguments), server.render(records), flat(thing.fields[wanted]))
 
 
@@ -183,12 +183,13 @@ def _field_goal(rng: random.Random, server: StrangeServer, role: str) -> list[Te
     call = call_of(server, role, {name: [thing.key] if several else thing.key})
     record: Any = [server.record(thing)] if several else server.record(thing)
     result, answer = server.render(record if role == "get" else thing.fields[wanted]), flat(thing.fields[wanted])
-    spoken = wanted.replace("_", " ")
     known = _pointer(rng, server, thing, wanted)
     listable = "list" in server.tools and not _needs_arguments(server, "list")
     if known and listable and rng.random() < 0.25:
-        value, told = flat(thing.fields[known]), known.replace("_", " ")
-        request = rng.choice(_POINTED).format(field=spoken, noun=_noun(server, thing), known=told, value=value)
+        value, told = flat(thing.fields[known]), in_words(known)
+        request = rng.choice(_POINTED).format(
+            field=in_words(wanted), noun=_noun(server, thing), known=told, value=value
+        )
         listing = [{server.key: other.key, known: other.fields[known]} for other in server.things]
         found = [
             TextPiece("assistant", str(call_of(server, "list", {})), learn=True),
@@ -196,7 +197,7 @@ def _field_goal(rng: random.Random, server: StrangeServer, role: str) -> list[Te
         ]
         user, *rest = _one_call(request, call, result, answer)
         return [user, *found, *rest]
-    request = rng.choice(_FIELD).format(field=spoken, said=_said(rng, server, thing))
+    request = rng.choice(_FIELD).format(field=in_words(wanted), said=_said(rng, server, thing))
     return _one_call(request, call, result, answer)
 
 
@@ -225,5 +226,5 @@ def _one_call(request: str, call: ExampleCall, result: str, answer: str) -> list
         TextPiece("user", request),
         TextPiece("assistant", str(call), learn=True),
         TextPiece("tool", result),
-        TextPiece("assistant", answer if len(answer) <= _LONG_ANSWER else "Done.", learn=True),
+        TextPiece("assistant", answer if len(answer) <= LONG_ANSWER else "Done.", learn=True),
     ]

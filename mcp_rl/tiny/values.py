@@ -75,8 +75,12 @@ class Vocabulary:
         return name + rng.choice(("", ".txt", ".md", ".json", ".py", ".csv", f".{random_letters(rng)}"))
 
     def folder(self) -> str:
-        """Return an absolute path of one to four folders."""
-        return "/" + "/".join(self.word() for _ in range(self.rng.choice((1, 2, 2, 3, 4))))
+        """Return an absolute path of one to four folders; in some, a folder's name begins as the one before it."""
+        words = [self.word() for _ in range(self.rng.choice((1, 2, 2, 3, 4)))]
+        if self.rng.random() < 0.25:  # as in /tmp/tmp8xk2, where the same token is followed by two others
+            at = self.rng.randrange(len(words))
+            words.insert(at + 1, words[at] + self.rng.choice((random_letters(self.rng), self.code()[:8])))
+        return "/" + "/".join(words)
 
     def code(self) -> str:
         """Return an identifier of 4 to 40 digits or letters."""
