@@ -37,7 +37,7 @@ def toolset_and_conversations(
 
 
 def _in_plain_letters(rng: random.Random, count: int, read: float) -> tuple[list[RandomTool], list[list[TextPiece]]]:
-    if rng.random() < max(STRANGERS, read):
+    if rng.random() < STRANGERS:
         server = strange_server(rng)
         tools = list(server.tools.values())
         if rng.random() > ALSO_RECKON:

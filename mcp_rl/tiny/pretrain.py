@@ -13,6 +13,7 @@ import multiprocessing
 import random
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -247,6 +248,14 @@ def tell_apart(model: Qwen2ForCausalLM, alike: Tensor) -> None:
     weights[alike] += _APART * noise
 
 
+def _share(text: str) -> float:
+    """Return a share from 0 to 1. Raises ArgumentTypeError for anything else."""
+    with suppress(ValueError):
+        if 0 <= (share := float(text)) <= 1:
+            return share
+    raise argparse.ArgumentTypeError(f"'{text}' is no share: give a number from 0 to 1")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pretrain the built-in model on a synthetic corpus.")
     parser.add_argument("--out", type=Path, default=weights_path(), help="folder for weights and tokenizer")
@@ -260,10 +269,10 @@ def main() -> None:
         "--processes", type=int, default=2, help="processes of one thread that share a step's sequences"
     )
     parser.add_argument(
-        "--strange-letters", type=float, default=STRANGE_LETTERS, help="share of conversations with other alphabets"
+        "--strange-letters", type=_share, default=STRANGE_LETTERS, help="share of conversations with other alphabets"
     )
     parser.add_argument(
-        "--read", type=float, default=READ, help="share of conversations that ask for fields of results"
+        "--read", type=_share, default=READ, help="share of conversations about made-up servers that ask for fields"
     )
     parser.add_argument(
         "--alike-only", action="store_true", help="learn only the embeddings that are equal to another token's"
@@ -313,7 +322,7 @@ def _train(rank: int, options: argparse.Namespace, meeting: str) -> None:
     started, tokens, running = time.monotonic(), 0, 0.0
     command = multiprocessing.parent_process()
     for step in range(1, options.steps + 1):
-        if command is None or not command.is_alive():  # it was killed, and nobody would see what is learned
+        if command is not None and not command.is_alive():  # it was killed, and nobody would see what is learned
             return
         count, loss = 0, 0.0
         for sequence in [packer.draw() for _ in range(mine)]:  # one by one, in small chunks, for little padding

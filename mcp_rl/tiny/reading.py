@@ -1,7 +1,7 @@
-"""Questions for one field of a result after the other: to find a name in a record and to answer with what it holds.
+"""Questions for a named field of a result: to find the name in a record and to answer with what it holds.
 
-A request that asks for a single field gives one token that teaches this; several questions about one result give as
-many, and only so does a model of this size find out at all what is asked (docs/tiny.md).
+Which field is asked for is one token of a request, far before the answer; so conversations hold several such requests,
+or several questions about one result (docs/tiny.md).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from mcp_rl.tiny.strangers import StrangeServer
 
 LONG_ANSWER = 120
-"""Characters; a longer value is not asked for."""
+"""Characters; no longer value is an answer."""
 _LONG_RESULT = 700
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+_ORDINALS = ("first", "second", "third", "fourth")
 ASKED = (
     "Tell me the {field}{of}.", "What is the {field}{of}?", "I need the {field}{of}.", "Give me the {field}{of}.",
     "Answer with the {field}{of} only.", "I would like to know the {field}{of}.", "Say the {field}{of}.",
@@ -48,7 +48,7 @@ def in_words(name: str) -> str:
 
 
 def records(rng: random.Random, server: StrangeServer) -> list[dict[str, Any]]:
-    """Return one to six records with the same two to eight fields; in half of the cases what the server keeps."""
+    """Return one to four records with the same two to eight fields; in half of the cases what the server keeps."""
     count = rng.choice((1, 1, 1, 1, 1, 2, 3, 4))
     things = rng.sample(server.things, min(count, len(server.things)))
     if rng.random() < 0.5 and things[0].fields:
@@ -76,7 +76,7 @@ def _which(rng: random.Random, server: StrangeServer, shown: list[dict[str, Any]
     """Return words that tell one of the records from the others."""
     key, record = next(iter(shown[at])), shown[at]
     known = key != wanted and sum(flat(other[key]) == flat(record[key]) for other in shown) == 1
-    if known and isinstance(record[key], str | int) and rng.random() < (0.6 if len(shown) > 1 else 0.3):
+    if known and type(record[key]) in (str, int) and rng.random() < (0.6 if len(shown) > 1 else 0.3):
         form = rng.choice((" of {noun} '{key}'", " of the {noun} '{key}'", " of '{key}'", " of {key}"))
         return form.format(noun=server.noun, key=flat(record[key]))
     if len(shown) == 1:

@@ -131,7 +131,7 @@ def _change(rng: random.Random, server: StrangeServer, role: str) -> tuple[str, 
         return rng.choice(_DELETE).format(said=said), {first: wanted}
     if role == "update":
         name, value = list(arguments.items())[-1]
-        words = {"field": name.replace("_", " "), "said": said, "value": flat(value)}
+        words = {"field": in_words(name), "said": said, "value": flat(value)}
         ways = (*_UPDATE, *(_REWRITE if name in _SAYS else ()))
         return rng.choice(ways).format(**words), {server.key: thing.key, name: value}
     if role == "create":
@@ -165,7 +165,7 @@ def _creation(rng: random.Random, server: StrangeServer, arguments: dict[str, An
     new = arguments[name][0] if several else arguments
     noun = new.get(server.kind_field, server.noun)
     fields = [
-        f"the {n.replace('_', ' ')} '{', '.join(map(flat, v)) if isinstance(v, list) else flat(v)}'"
+        f"the {in_words(n)} '{', '.join(map(flat, v)) if isinstance(v, list) else flat(v)}'"
         for n, v in new.items()
         if n not in (server.key, server.kind_field)
     ]

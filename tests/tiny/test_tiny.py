@@ -18,7 +18,7 @@ from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.corpus import conversation
 from mcp_rl.tiny.mixture import toolset_and_conversations
-from mcp_rl.tiny.pretrain import LONGEST, Packer, collate, logits_and_targets, take_over
+from mcp_rl.tiny.pretrain import LONGEST, Packer, collate, logits_and_targets, main, take_over
 from mcp_rl.tiny.strangers import strange_server
 from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.tiny.told import told_conversation
@@ -177,3 +177,14 @@ def test_the_processes_of_a_killed_command_end(tmp_path: Path) -> None:
     for child in alive:
         child.kill()
     assert len(gone) == 3
+
+
+@pytest.mark.parametrize("option", ["--read", "--strange-letters"])
+@pytest.mark.parametrize("value", ["2", "-0.1", "nan", "half"])
+def test_a_share_is_a_number_from_0_to_1(
+    option: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pretrain", f"{option}={value}"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert f"'{value}' is no share: give a number from 0 to 1" in capsys.readouterr().err
