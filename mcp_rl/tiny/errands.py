@@ -36,7 +36,7 @@ def strange_conversation(rng: random.Random, server: StrangeServer, read: float 
 
     `read` is the share of episodes that ask for fields of a result.
     """
-    turns = (_read(rng, server) if rng.random() < read else None) or _conversation(rng, server)
+    turns = (reading_conversation(rng, server) if rng.random() < read else None) or _conversation(rng, server)
     return mended(rng, server, turns) if rng.random() < _MENDED else turns
 
 
@@ -55,7 +55,7 @@ def _conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
     return told_conversation(rng, server) or _spelled(rng, server, 1)
 
 
-def _read(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
+def reading_conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
     """Return calls that are spelled out, with questions for fields of their results; None where one would be long."""
 
     def errand() -> tuple[str, str]:

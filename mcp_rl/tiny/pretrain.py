@@ -104,7 +104,7 @@ class Packer:
             self.rng, self.conversations, self._strange_letters, self._read
         )
         opening = self.chat.initial([{"role": "user", "content": ""}], [tool.schema for tool in tools])
-        prefix = opening[: len(opening) - len(self._request(""))]
+        prefix = opening[: len(opening) - len(self.request(""))]
         branches = [branch for branch in map(self.encode, conversations) if len(branch[0]) <= LONGEST]
         return PackedSequence(prefix, self._positions(len(prefix)), branches) if branches else self.draw()
 
@@ -115,7 +115,7 @@ class Packer:
         pending: list[dict[str, str]] = []
         for turn in turns:
             if turn.role == "assistant":
-                given = self._request(pending[0]["content"]) if not ids else self.chat.continuation(pending)
+                given = self.request(pending[0]["content"]) if not ids else self.chat.continuation(pending)
                 said = [*self.chat.encode(turn.text), *self.chat.stop_token_ids]
                 ids += [*given, *said]
                 mask += [False] * len(given) + [turn.learn] * len(said)
@@ -124,7 +124,7 @@ class Packer:
                 pending.append({"role": turn.role, "content": turn.text})
         return ids, mask
 
-    def _request(self, text: str) -> list[int]:
+    def request(self, text: str) -> list[int]:
         return self.chat.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
 
     def _positions(self, length: int) -> list[int]:
