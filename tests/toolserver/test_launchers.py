@@ -167,6 +167,17 @@ async def test_a_server_for_version_1_of_the_sdk_is_started_beside_it(tmp_path, 
     assert "odd-server" in str(caught.value) and "ImportError" not in str(caught.value), "uv's error, and not the first"
 
 
+async def test_a_python_that_cannot_be_fetched_is_told_apart_from_a_package(tmp_path, uvx, monkeypatch):
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))
+    monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", "http://127.0.0.1:9")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    params = StdioServer(command=uvx, args=("--managed-python", "--python", "3.12", "tiny-server"))
+    with pytest.raises(
+        ServerError, match=r"uvx cannot download Python 3\.12, and no copy of it is on this machine; install it\.$"
+    ):
+        await direct(params, server="The server X")
+
+
 async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, uvx):
     add_wheel(tmp_path, "tiny-server", "1.0")
     params = StdioServer(command=uvx, args=("tiny-server", "--root", "a b"))

@@ -30,6 +30,8 @@ _OFFLINE = re.compile(
     r"|Cannot connect to proxy",
     re.IGNORECASE,
 )
+_NO_PYTHON = re.compile(r"Failed to download `?\S*/cpython-(\d+\.\d+)")
+"""uv's word for an interpreter that it could not fetch; that does not come from the registry."""
 _ANSWER = "MCP_RL_PROBE"
 """Variable that tells a probe the file for its answer."""
 
@@ -116,9 +118,11 @@ class Asking:
                 return ran
             again = await self.run(words, fetches=fetches, scratch=scratch, also=also | offline)
             if again.failed:
-                raise ServerError(
-                    f"{self.server} cannot start: {Path(words[0]).name} cannot fetch {fetches}, since the registry "
-                    "cannot be reached, and no copy of it is on this machine."
+                launcher, nowhere = Path(words[0]).name, "and no copy of it is on this machine"
+                if found := _NO_PYTHON.search(ran.said):
+                    raise self.refused(f"{launcher} cannot download Python {found[1]}, {nowhere}; install it")
+                raise self.refused(
+                    f"{launcher} cannot fetch {fetches}, since the registry cannot be reached, {nowhere}"
                 )
             notice(f"The registry of {fetches} cannot be reached; the copy on this machine is used.")
             return again
