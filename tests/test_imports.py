@@ -217,3 +217,8 @@ MODULES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
     for file in sorted(PACKAGE.rglob("*.py"))
 }
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    names = [path.name for path in ROOT.glob("tests/**/test_*.py")]  # pytest imports each by its name alone
+    assert sorted(names) == sorted(set(names))
