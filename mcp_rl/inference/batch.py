@@ -216,9 +216,8 @@ class DecodingBatch:
         native.decode(self._store, turns, places.trunks, followers, self._ends, passes=passes, most=most)
         if self.drafts is not None:
             self.drafts.take_in(turns.ids, turns.counts)
-        before = sum(len(row.ids) for row in rows)
-        ended = take_in(rows, turns)
-        self.stats.decoded_tokens += sum(len(row.ids) for row in rows) - before
+        ended, sampled = take_in(rows, turns)
+        self.stats.decoded_tokens += sampled
         self.stats.steps += int(turns.passes.max())
         self.stats.guessed_tokens += int(turns.guessed.sum())
         self.stats.accepted_tokens += int((turns.counts - turns.passes).sum())
@@ -247,9 +246,9 @@ class DecodingBatch:
         self._reserve(max(piece.own + len(piece.ids) for piece in pieces))
         logits = forward_all(self.policy, self._store, pieces)
         rows = [row for row, guess in guesses.items() for _ in range(1 + len(guess))]
-        uniforms = [row.randomness.next() for row in rows]
+        uniforms = [number for row, guess in guesses.items() for number in row.randomness.take(1 + len(guess)).tolist()]
         sampled = iter(self._draw(rows, logits, uniforms))
-        ended, place = [], 0
+        ended = []
         for row, guess in guesses.items():
             count, kept = 1 + len(guess), 0
             for wanted, (token, logprob, best) in zip([*guess, None], list(islice(sampled, count)), strict=True):
@@ -260,11 +259,10 @@ class DecodingBatch:
                     break
                 if token != wanted:
                     break
-            row.randomness.give_back(uniforms[place + kept : place + count])
+            row.randomness.give_back(count - kept)
             self.stats.decoded_tokens += kept
             self.stats.guessed_tokens += len(guess)
             self.stats.accepted_tokens += kept - 1
-            place += count
         if ended:
             self._retire(ended)
         return ended
@@ -320,10 +318,10 @@ class DecodingBatch:
         return [(token, logprob, []) for token, logprob in zip(ids, logprobs, strict=True)]
 
     def _append(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> bool:
-        ended = row.append(token, logprob, top)
+        row.extend([token], [logprob], [top])
         if self.drafts is not None:
             self.drafts.learn(row.ids)
-        return ended
+        return row.ended
 
     def keys_and_values(self, row: Row) -> Tensor:
         """Copy what is stored for the row's own ids: [layers, 2, kv_heads, positions, head_dim]."""

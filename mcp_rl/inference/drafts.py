@@ -34,7 +34,7 @@ PASSES = 16
 def last_ids(ids: Sequence[int]) -> list[int]:
     """Return the ids on which a guess of the next one depends, the newest last."""
     tail = list(ids[-CONTEXT:])
-    return [NONE] * (CONTEXT - len(tail)) + tail
+    return tail if len(tail) == CONTEXT else [NONE] * (CONTEXT - len(tail)) + tail
 
 
 class Drafts:

@@ -22,9 +22,9 @@ def turn_arrays(rows: Sequence[Row], places: TokenPlaces, most: int) -> TurnArra
     limits = [min(row.left, most) for row in rows]
     count, most = len(rows), max(limits)
     ids, uniforms = np.zeros((count, CONTEXT + most), np.int64), np.zeros((count, most))
-    for line, row in enumerate(rows):
-        ids[line, :CONTEXT] = last_ids(row.ids)
-        uniforms[line, : limits[line]] = row.randomness.take(limits[line])
+    ids[:, :CONTEXT] = [last_ids(row.ids) for row in rows]
+    for line, (row, limit) in enumerate(zip(rows, limits, strict=True)):
+        uniforms[line, :limit] = row.randomness.take(limit)
     return TurnArrays(
         slots=places.slots,
         starts=places.starts,
@@ -41,17 +41,16 @@ def turn_arrays(rows: Sequence[Row], places: TokenPlaces, most: int) -> TurnArra
     )
 
 
-def take_in(rows: Sequence[Row], turns: TurnArrays) -> list[Row]:
-    """Append to rows what was sampled for them, up to the end of their turn; return those that ended."""
-    ended = []
-    columns = (turns.ids[:, CONTEXT:], turns.logprobs, turns.uniforms, turns.counts, turns.limits)
-    for row, ids, logprobs, uniforms, count, limit in zip(rows, *(each.tolist() for each in columns), strict=True):
-        kept = 0
-        while kept < count:
-            kept += 1
-            if row.append(ids[kept - 1], logprobs[kept - 1]):
-                ended.append(row)
-                break
+def take_in(rows: Sequence[Row], turns: TurnArrays) -> tuple[list[Row], int]:
+    """Append to rows what was sampled for them, up to the end of their turn; return those that ended, and the number of
+    appended ids."""
+    ended, total = [], 0
+    columns = (turns.ids[:, CONTEXT:], turns.logprobs, turns.counts, turns.limits)
+    for row, ids, logprobs, count, limit in zip(rows, *(each.tolist() for each in columns), strict=True):
+        kept = row.extend(ids[:count], logprobs[:count])
         row.computed += kept
-        row.randomness.give_back(uniforms[kept:limit])
-    return ended
+        row.randomness.give_back(limit - kept)
+        total += kept
+        if row.ended:
+            ended.append(row)
+    return ended, total

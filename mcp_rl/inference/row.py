@@ -78,14 +78,22 @@ class Row:
         assert self.turn is not None
         return self.turn.draws or self.draws
 
-    def append(self, token: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> bool:
-        """Add a sampled token, with the most likely ones in its place; return True if it ends the turn."""
+    @property
+    def ended(self) -> bool:
+        """Whether the current turn has ended."""
+        assert self.turn is not None
+        return bool(self.turn.finish)
+
+    def extend(self, tokens: list[int], logprobs: list[float], top: Sequence[Sequence[tuple[int, float]]] = ()) -> int:
+        """Add sampled tokens, with the most likely ones in the place of each, up to one that ends the turn; return how
+        many were added."""
         turn = self.turn
         assert turn is not None
-        self.ids.append(token)
-        turn.ids.append(token)
-        turn.logprobs.append(logprob)
+        kept, stops = turn.stops.kept(turn.ids, tokens)
+        self.ids += tokens[:kept]
+        turn.ids += tokens[:kept]
+        turn.logprobs += logprobs[:kept]
         if wanted := turn.sampling.top_logprobs:
-            turn.top.append(list(top[:wanted]))
-        turn.finish = "stop" if turn.stops.ends(turn.ids) else "length" if len(turn.ids) >= turn.limit else ""
-        return bool(turn.finish)
+            turn.top += [list(most_likely[:wanted]) for most_likely in top[:kept]]
+        turn.finish = "stop" if stops else "length" if len(turn.ids) >= turn.limit else ""
+        return kept

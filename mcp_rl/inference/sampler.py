@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 """Tokens whose probabilities are added before the running sum."""
+AT_ONCE = 64
+"""Fewest numbers that a stream generates at once."""
 
 
 class Draws:
@@ -27,25 +29,23 @@ class Draws:
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.Generator(np.random.Philox(key=seed % 2**128))
-        self._block: list[float] = []
+        self._numbers, self._taken = np.empty(0), 0
 
     def next(self) -> float:
-        if not self._block:
-            self._block = self._generator.random(64).tolist()[::-1]
-        return self._block.pop()
+        """Return the next number."""
+        return float(self.take(1)[0])
 
-    def take(self, count: int) -> list[float]:
-        """Return the next numbers."""
-        while len(self._block) < count:
-            self._block = self._generator.random(64).tolist()[::-1] + self._block
-        first = len(self._block) - count
-        taken = self._block[first:][::-1]
-        del self._block[first:]
-        return taken
+    def take(self, count: int) -> Any:
+        """Return the next numbers: float64 [count]."""
+        first, self._taken = self._taken, self._taken + count
+        if self._taken > len(self._numbers):
+            self._numbers = np.concatenate((self._numbers[first:], self._generator.random(max(AT_ONCE, count))))
+            first, self._taken = 0, count
+        return self._numbers[first : self._taken]
 
-    def give_back(self, unused: Sequence[float]) -> None:
-        """Return the last numbers, which the next calls give again."""
-        self._block += reversed(unused)
+    def give_back(self, count: int) -> None:
+        """Take back the last numbers of the last call, which the next calls give again."""
+        self._taken -= count
 
 
 def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:

@@ -66,7 +66,7 @@ class ScriptedEpisode:
         seed = self._seed if sampling.seed is None else sampling.seed
         whole = self._engine._turn(self._ids, seed, self._turn)
         stops = StopRule(sampling, self._engine._chat.stop_token_ids, self._engine._chat.decode)
-        whole = whole[: next((n for n in range(1, len(whole)) if stops.ends(whole[:n])), len(whole))]
+        whole = whole[: stops.kept([], whole)[0]]
         sampled = whole[: min(room, sampling.max_tokens)]
         self._ids += sampled
         self._turn += 1

@@ -31,9 +31,17 @@ class StopRule:
         self._texts, self._decode = sampling.stop, decode
         self._window = max((len(text.encode()) for text in sampling.stop), default=0) + SLACK
 
-    def ends(self, sampled: Sequence[int]) -> bool:
-        """Return whether the newest sampled id ends the turn."""
-        return sampled[-1] in self._ids or (bool(self._texts) and self._completes(sampled))
+    def kept(self, sampled: Sequence[int], new: Sequence[int]) -> tuple[int, bool]:
+        """Return how many of the new ids, behind those sampled before, belong to the turn, and whether the last of them
+        ends it."""
+        if not self._texts and self._ids.isdisjoint(new):
+            return len(new), False
+        sampled = list(sampled)
+        for count, token in enumerate(new, 1):
+            sampled.append(token)
+            if token in self._ids or (self._texts and self._completes(sampled)):
+                return count, True
+        return len(new), False
 
     def _completes(self, sampled: Sequence[int]) -> bool:
         assert self._decode is not None

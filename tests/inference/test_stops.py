@@ -31,8 +31,12 @@ def test_a_turn_ends_with_the_token_that_completes_a_stop_text(ids: list[int], s
         return "".join(TEXTS[i] for i in some)
 
     rule = StopRule(Sampling(stop=tuple(stop)), (), text)
-    found = next((n for n in range(1, len(ids) + 1) if rule.ends(ids[:n])), None)
-    assert found == next((n for n in range(1, len(ids) + 1) if any(s in text(ids[:n]) for s in stop)), None)
+    end = next((n for n in range(1, len(ids) + 1) if any(s in text(ids[:n]) for s in stop)), None)
+    assert rule.kept([], ids) == ((len(ids), False) if end is None else (end, True))
+    for before in range(end or len(ids)):
+        assert rule.kept(ids[:before], ids[before:]) == ((end or len(ids)) - before, end is not None), (
+            "in several parts, the turn ends at the same token"
+        )
 
 
 def test_stop_texts_are_found_with_a_real_tokenizer() -> None:
@@ -45,8 +49,8 @@ def test_stop_texts_are_found_with_a_real_tokenizer() -> None:
     ):
         ids = tokenizer.encode(text, add_special_tokens=False)
         rule = StopRule(Sampling(stop=("never", stop)), (), tokenizer.decode)
-        end = next(n for n in range(1, len(ids) + 1) if rule.ends(ids[:n]))
-        assert stop in tokenizer.decode(ids[:end]) and stop not in tokenizer.decode(ids[: end - 1])
+        end, found = rule.kept([], ids)
+        assert found and stop in tokenizer.decode(ids[:end]) and stop not in tokenizer.decode(ids[: end - 1])
 
 
 async def test_a_stopped_turn_begins_as_the_unstopped_one() -> None:

@@ -165,10 +165,10 @@ async def test_the_token_that_completes_a_stop_text_ends_the_turn(
             free = await once(engine, prompt, Sampling(max_tokens=48), seed)
             sampling = Sampling(max_tokens=48, stop=(stop, "never said"))
             rule = StopRule(sampling, chat.stop_token_ids, chat.decode)
-            ends = next((n for n in range(1, len(free.token_ids) + 1) if rule.ends(free.token_ids[:n])), None)
+            kept, stops = rule.kept([], free.token_ids)
             found = await once(engine, prompt, sampling, seed)
-            assert found.token_ids == free.token_ids[:ends]
-            assert found.finish == ("length" if ends is None else "stop")
+            assert found.token_ids == free.token_ids[:kept]
+            assert found.finish == ("stop" if stops else "length")
             assert len(found.logprobs) == len(found.token_ids)
 
 

@@ -40,7 +40,7 @@ def panels(weights, sizes, x, rows, base, out):
         while row < rows:
             line = at(x, row * inputs), inputs, one
             begin, end = (at(first, row * base_step), base_step), (at(target, row * out_step), out_step)
-            if row + 6 <= rows:
+            if row + 6 <= rows and rows - row != 8:  # two tiles of 4 are faster than one of 6 and one of 2
                 tile_of_6(line, weight, inputs, begin, end)
                 row += 6
             elif row + 4 <= rows:

@@ -205,9 +205,8 @@ class VllmEngine:
                 seed=seed if self._seeds and sampling.temperature else None,
                 top_logprobs=sampling.top_logprobs,
             )
-            ids = sampled.token_ids
-            if sampling.stop:  # vLLM searches incrementally decoded text, which may differ from ours
-                ids = ids[: next((n for n in range(1, len(ids)) if rule.ends(ids[:n])), len(ids))]
+            kept, stops = rule.kept([], sampled.token_ids)  # vLLM searches another text, incrementally decoded
+            ids = sampled.token_ids[:kept]
             stats = self.stats
             stats.turns += 1
             stats.prompt_tokens += len(prompt)
@@ -216,8 +215,7 @@ class VllmEngine:
             stats.cached_tokens += cached
             stats.decoded_tokens += len(ids)
             stats.asked_again += self._client.server.starts != starts
-            stopped = sampled.stopped or rule.ends(ids)
-            finish = "stop" if stopped else "length"
+            finish = "stop" if sampled.stopped or stops else "length"
             top = sampled.top_logprobs[: len(ids)]
             return Completion(ids, sampled.logprobs[: len(ids)], policy.version, finish, cached, top)
 
