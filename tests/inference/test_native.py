@@ -91,6 +91,15 @@ def test_the_ends_of_the_distribution_can_be_drawn() -> None:
     assert draw(torch.tensor([[1.0, 5.0, 5.0]]), [0.0], [0.9])[0] == [1], "greedy takes the first of equals"
 
 
+def test_a_stream_gives_the_same_numbers_however_they_are_taken() -> None:
+    whole, parts, taken = Draws(5).take(500).tolist(), Draws(5), []
+    for count, unused in [(3, 0), (60, 59), (1, 0), (130, 65), (64, 64), (2, 1), (63, 0), (90, 7)] * 2:
+        taken += parts.take(count).tolist()[: count - unused]
+        parts.give_back(unused)
+        taken.append(parts.next())
+    assert len(set(whole)) == 500 and taken == whole[: len(taken)]
+
+
 @pytest.mark.parametrize(("token", "position", "row"), [(97, 0, 0), (-1, 0, 0), (5, 64, 0), (5, 0, 2)])
 def test_nothing_is_read_or_written_beyond_the_store(token: int, position: int, row: int) -> None:
     policy = Policy(tiny_model())
