@@ -1,10 +1,14 @@
-"""The corpus asks for fields of results, by their names and by the record that they are in."""
+"""The corpus asks for fields of results, by their names and by the record that they are in, and the built-in model
+answers with the one that was asked for."""
 
+import json
 import random
 import re
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.reading import LONG_ANSWER, in_words, questions, reading
 from mcp_rl.tiny.strangers import strange_server
 from mcp_rl.tiny.values import flat
@@ -51,3 +55,23 @@ def test_a_reading_is_a_call_its_result_and_questions() -> None:
 @pytest.mark.parametrize(("name", "said"), [("dueDate", "due date"), ("last_tag", "last tag"), ("URL", "URL")])
 def test_a_field_is_spoken_of_in_words(name: str, said: str) -> None:
     assert in_words(name) == said
+
+
+def test_the_model_answers_with_the_field_that_is_asked_for() -> None:
+    model = AutoModelForCausalLM.from_pretrained(weights_path()).eval()
+    tokenizer = AutoTokenizer.from_pretrained(weights_path())
+    tool = {"type": "function", "function": {"name": "show_boat", "description": "Show one boat.", "parameters": {
+        "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}}  # fmt: skip
+    record = {"name": "Swallow", "harbor": "Genoa", "berths": 12, "color": "green", "owner": "Ada Lind"}
+    call = '<tool_call>\n{"name": "show_boat", "arguments": {"name": "Swallow"}}\n</tool_call>'
+    right = []
+    for field, value in record.items():
+        asked = f"Call show_boat with name = 'Swallow'. Tell me the {field} in the result."
+        turns = [("user", asked), ("assistant", call), ("tool", json.dumps(record))]
+        ids = tokenizer.apply_chat_template(
+            [{"role": role, "content": text} for role, text in turns],
+            tools=[tool], add_generation_prompt=True, return_tensors="pt", return_dict=False,
+        )  # fmt: skip
+        said = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+        right.append(tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True) == str(value))
+    assert sum(right) >= 4, right
