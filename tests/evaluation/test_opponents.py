@@ -122,7 +122,7 @@ async def test_1_an_interrupted_run_meets_the_same_earlier_checkpoints(whole: Ru
 async def test_2_evaluations_meet_the_first_checkpoint(whole: RunDirectory) -> None:
     for step in (0, 4):
         played = episodes(whole, "val", step)
-        assert played and all(versions(one) == {step} for one in played)
+        assert {version for one in played for version in versions(one)} == {step}  # some games end before its first move
         assert {version for one in played for version in versions(one.others[0])} == {0}
 
 
