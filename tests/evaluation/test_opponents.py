@@ -68,7 +68,7 @@ def settings(folder: Path, name: str, steps: int, **rollout: Any) -> RunConfig:
             "plugins": [str(folder / "even.py")],
             "scenarios": {"file": folder / "games.jsonl"},
             "rollout": few,
-            "evaluation": {"samples": 1, "greedy": False, "subset": 0},
+            "evaluation": {"samples": 8, "greedy": False, "subset": 0},
             "train": {"sft_steps": 0, "learning_rate": 1e-3, "checkpoint_every": 50, "keep_checkpoints": 1},
         }
     )
