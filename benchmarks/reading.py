@@ -27,6 +27,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=weights_path())
     parser.add_argument("--servers", type=int, default=150)
     options = parser.parse_args()
+    if not (options.model / "config.json").is_file():
+        parser.error(f"--model {options.model}: there is no config.json of a model in this folder")
     tokenizer, model = AutoTokenizer.from_pretrained(options.model), Qwen2ForCausalLM.from_pretrained(options.model)
     packer, rng = Packer(ChatFormat(tokenizer), 0, 1), random.Random(10**9)
     asked: Counter[str] = Counter()

@@ -80,7 +80,7 @@ class Row:
 
     @property
     def ended(self) -> bool:
-        """Whether the current turn has ended."""
+        """True once a token was added that ends the current turn, or its last one."""
         assert self.turn is not None
         return bool(self.turn.finish)
 

@@ -342,6 +342,7 @@ def _train(rank: int, options: argparse.Namespace, meeting: str) -> None:
             share, turns = exact_share(model, chat, pad, options.strange_letters)
             seconds = time.monotonic() - started
             line = {"step": step, "loss": running, "token_accuracy": share, "turn_accuracy": turns}
+            line["alike"] = int(alike_tokens(model).sum())
             print(
                 json.dumps({k: round(v, 4) for k, v in line.items()} | {"tokens": tokens, "seconds": round(seconds)}),
                 flush=True,

@@ -86,6 +86,13 @@ async def test_nothing_is_wider_than_the_window(opened: Opened, evaluation: Path
 
 async def test_the_open_episode_matches_the_filters(opened: Opened, run: Path) -> None:
     page = await opened(run / "report.html")
+    # rows are listed newest first; the one opened is the first whose episodes differ, else the first
+    assert await page.evaluate("""() => {
+        const rows = [...document.querySelectorAll("#list [data-group]")];
+        const marks = rows.map((row) => [...row.querySelectorAll(".mark")]);
+        const differ = (row) => new Set(row.map((mark) => mark.textContent)).size > 1;
+        return (marks.find(differ) ?? marks[0])[0].ariaCurrent === "true";
+    }""")
     for source in ("after step 2", "training step 1"):
         await page.select_option("select[name=source]", label=source)
         assert source in await page.locator("#episode .where").inner_text()
