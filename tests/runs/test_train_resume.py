@@ -118,8 +118,10 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 @pytest.fixture(scope="module")
 def whole(ground: Ground) -> Path:
-    """A run that was not stopped."""
+    """A run that was not stopped, and whose every step trained."""
     assert ground.live("whole", None, *ground.judged) == 0, ground.said("whole")
+    history = [json.loads(line) for line in (ground.run("whole") / "history.jsonl").read_text().splitlines()]
+    assert [row["trajectories_trained"] > 0 for row in history if "trajectories_trained" in row] == [True] * STEPS
     return ground.run("whole")
 
 
