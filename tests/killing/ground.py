@@ -12,7 +12,7 @@ from mcp_rl.system.seals import SEAL
 STEPS = 8
 SETTINGS = (
     *("rollout.groups_per_step=2", "rollout.group_size=4", "rollout.max_turns=2", "curriculum.solved_share=1"),
-    *("train.checkpoint_every=2", "train.learning_rate=1e-4", "train.epochs=1"),
+    *("train.checkpoint_every=2", "train.learning_rate=3e-5", "train.epochs=1"),
     *("evaluation.samples=1", "evaluation.greedy=false", "evaluation.every=4"),
 )
 CLOCKS = ("_seconds", "_time_share")
