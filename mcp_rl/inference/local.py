@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -31,15 +33,13 @@ from mcp_rl.inference.stops import Decode, StopRule
 from mcp_rl.system.threads import take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from mcp_rl.inference.low_rank import LowRank
-
-T = TypeVar("T")
 
 
 class LocalEngine:
@@ -80,6 +80,7 @@ class LocalEngine:
         self._guess = guess
         self._orders = itertools.count()
         self._scheduler: Scheduler | None = None
+        self._answers = _Answers()
         self._opened = False
         self._low_rank_seen = False
 
@@ -165,9 +166,9 @@ class LocalEngine:
         The weights are copied and must stay unchanged until this returns. Raises EngineError if they do not fit the
         model; the old version is then kept.
         """
-        done = _Answer[None]()
-        self._running.load(weights, version, done.set)
-        await done.future
+        loaded, done = self._answers.expect()
+        self._running.load(weights, version, done)
+        await loaded
 
     @asynccontextmanager
     async def episode(self, *, seed: int) -> AsyncIterator[LocalEpisode]:
@@ -203,7 +204,7 @@ class LocalEpisode:
         if not (new_ids or self._length):
             raise ValueError("A turn needs something to continue.")
         room = room_left(self._engine.max_context, self._length, len(new_ids))
-        answer = _Answer[Completion]()
+        answered, answer = self._engine._answers.expect()
         turn = RowTurn(
             sampling,
             min(sampling.max_tokens, room),
@@ -211,9 +212,9 @@ class LocalEpisode:
             None if sampling.seed is None else Draws(sampling.seed),
         )
         self._broken = "is not over"
-        scheduler.submit(self._row, list(new_ids), turn, answer.set)
+        scheduler.submit(self._row, list(new_ids), turn, answer)
         try:
-            completion = await answer.future
+            completion: Completion = await answered
         except asyncio.CancelledError:
             self._broken = "was cancelled"
             scheduler.cancel(self._row)
@@ -226,23 +227,37 @@ class LocalEpisode:
         return completion
 
 
-class _Answer(Generic[T]):
-    """A future of this event loop that the worker thread resolves."""
+class _Answers:
+    """Answers of the worker thread to what waits on event loops, each of which is woken once for all that come
+    together."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[T] = self._loop.create_future()
+        self._lock = threading.Lock()
+        self._given: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
 
-    def set(self, result: T | McpRlError) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._resolve, result)
-        except RuntimeError:  # the loop is gone, and with it everything that waited
-            return
+    def expect(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
+        """Return a future of the running loop, and a function for any thread that gives its result or its error."""
+        future = asyncio.get_running_loop().create_future()
+        return future, partial(self._give, future)
 
-    def _resolve(self, result: T | McpRlError) -> None:
-        if self.future.done():
-            return
-        if isinstance(result, McpRlError):
-            self.future.set_exception(result)
-        else:
-            self.future.set_result(result)
+    def _give(self, future: asyncio.Future[Any], result: Any) -> None:
+        loop = future.get_loop()
+        with self._lock:
+            given = self._given.setdefault(loop, [])
+            given.append((future, result))
+        if len(given) == 1:
+            try:
+                loop.call_soon_threadsafe(self._deliver, loop)
+            except RuntimeError:  # the loop is gone, and with it everything that waited
+                del self._given[loop]
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            given = self._given.pop(loop)
+        for future, result in given:
+            if future.done():
+                continue
+            if isinstance(result, McpRlError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)

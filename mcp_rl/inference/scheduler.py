@@ -10,10 +10,12 @@ Invariant: every submitted turn is answered, with a completion or an EngineError
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,7 +54,11 @@ class Request:
 
 
 class Scheduler:
-    """Public methods may be called from any thread; everything else runs in the worker thread."""
+    """Public methods may be called on any event loop; everything else runs in the worker thread.
+
+    All messages of one pass of an event loop wake the thread together: waking it for each of a hundred turns takes as
+    long as a forward pass over them.
+    """
 
     def __init__(
         self, batch: DecodingBatch, *, gang: bool, admission_wait: float, after_load: Callable[[], bool] | None = None
@@ -62,7 +68,12 @@ class Scheduler:
         self._gang = gang
         self._after_load = after_load
         self._admission_wait = admission_wait
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._outboxes: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+        """Messages of this pass of an event loop."""
+        self._inbox: queue.SimpleQueue[list[Callable[[], None]]] = queue.SimpleQueue()
+        self._left: deque[Callable[[], None]] = deque()
+        """Messages that came and are not handled yet."""
+        self._answering = threading.Lock()
         self._open = 0
         self._waiting: list[Request] = []
         self._sampled: dict[Row, Request] = {}
@@ -74,23 +85,23 @@ class Scheduler:
 
     def open_row(self) -> None:
         """Begin an episode."""
-        self._inbox.put(self._opened)
+        self._tell(self._opened)
 
     def close_row(self, row: Row) -> None:
         """End an episode; a turn of it that still runs is stopped and never answered."""
-        self._inbox.put(lambda: self._closed(row))
+        self._tell(lambda: self._closed(row))
 
     def submit(self, row: Row, new_ids: list[int], turn: RowTurn, answer: Answer) -> None:
         """Submit a turn. `answer` is called in the worker thread."""
-        self._inbox.put(lambda: self._submitted(Request(row, new_ids, turn, answer, time.monotonic())))
+        self._tell(lambda: self._submitted(Request(row, new_ids, turn, answer, time.monotonic())))
 
     def cancel(self, row: Row) -> None:
         """Stop the row's turn without an answer."""
-        self._inbox.put(lambda: self._cancelled(row))
+        self._tell(lambda: self._cancelled(row))
 
     def load(self, weights: Mapping[str, Tensor | LowRank], version: int, done: Loaded) -> None:
         """Swap the policy as soon as no turn is being sampled; waiting turns are sampled with the new one."""
-        self._inbox.put(lambda: done(self._dead) if self._dead else self._loads.append((weights, version, done)))
+        self._tell(lambda: done(self._dead) if self._dead else self._loads.append((weights, version, done)))
 
     def stop(self) -> None:
         """Answer waiting turns with EngineError and end the thread, which may take one call of the engine."""
@@ -98,7 +109,20 @@ class Scheduler:
         def close() -> None:
             self._closing = True
 
-        self._inbox.put(close)
+        self._tell(close)
+
+    def _tell(self, message: Callable[[], None]) -> None:
+        """Have the thread call a function, together with all others of this pass of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if (outbox := self._outboxes.get(loop)) is None:
+            outbox = self._outboxes[loop] = []
+            loop.call_soon(self._send, loop)
+        outbox.append(message)
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._inbox.put(self._outboxes.pop(loop))
+        if self._dead:
+            self._answer_all()
 
     def join(self) -> None:
         """Wait for the thread's end."""
@@ -124,20 +148,27 @@ class Scheduler:
         self._fail(reason)
         for _, _, done in self._loads:
             done(reason)
-        while True:
-            try:
-                self._inbox.get_nowait()()
-            except queue.Empty:
-                return
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        """Handle all messages that have come."""
+        with self._answering, suppress(queue.Empty):
+            self._handle([])
+            while True:
+                self._handle(self._inbox.get_nowait())
+
+    def _handle(self, messages: Sequence[Callable[[], None]]) -> None:
+        self._left.extend(messages)  # a message that fails leaves the others to be answered
+        while self._left:
+            self._left.popleft()()
 
     def _receive(self) -> None:
         """Handle all messages; sleep until one comes if there is nothing else to do."""
-        with suppress(queue.Empty):
-            if not self._batch.active and not self._loads:
-                due = max(self._due() - time.monotonic(), 0) if self._waiting else None
-                self._inbox.get(timeout=due)()
-            while True:
-                self._inbox.get_nowait()()
+        if not self._batch.active and not self._loads:
+            due = max(self._due() - time.monotonic(), 0) if self._waiting else None
+            with suppress(queue.Empty):
+                self._handle(self._inbox.get(timeout=due))
+        self._answer_all()
 
     def _advance(self) -> None:
         began = time.perf_counter()

@@ -25,9 +25,10 @@ from mcp_rl.inference.native.compiling import (
     OUTWARD,
     QUERY,
     compiled,
+    hold,
 )
 from mcp_rl.inference.native.layers import normalised, product, turned
-from mcp_rl.inference.native.vectors import PANEL, WIDE, at, gated, start
+from mcp_rl.inference.native.vectors import PANEL, WIDE, at, copied, gated, scattered, start
 
 TOKENS = 96
 """Tokens that pass through a layer's products together: what they need stays in the processor's cache."""
@@ -56,16 +57,16 @@ def _store(weights, rotations, cache, packed, layer, token, line, queries):
     for part in range(heads):
         turned(line, part * dim, turn, weights.scaling, queries, (token * heads + part) * dim)
     key, own, room = np.empty(dim, np.float32), packed.own[token], cache.capacity * dim
+    numbers = start(cache.numbers)
     first = layer * 2 * cache.rows * shared * room
     for part in range(shared):
         turned(line, (heads + part) * dim, turn, np.float32(1), key, 0)
         row = first + (packed.slots[token] * shared + part) * room
         panel = row + own // WIDE * WIDE * dim + own % WIDE
-        for place in range(dim):
-            cache.numbers[panel + place * WIDE] = key[place]
-        value, target = (heads + shared + part) * dim, row + cache.rows * shared * room + own * dim
-        for place in range(dim):
-            cache.numbers[target + place] = line[value + place]
+        scattered(start(key), dim, at(numbers, panel), np.int64(WIDE))
+        target = row + cache.rows * shared * room + own * dim
+        copied(at(start(line), (heads + shared + part) * dim), dim, at(numbers, target))
+    hold(key)
 
 
 @functools.partial(compiled, brief=True)
@@ -89,8 +90,7 @@ def forward(weights, rotations, cache, packed, keep, out):
     width = -(-hidden // PANEL) * PANEL
     x = np.zeros((count, width), np.float32)
     for token in range(count):
-        for place in range(hidden):
-            x[token, place] = weights.embeddings[packed.ids[token], place]
+        copied(start(weights.embeddings[packed.ids[token]]), hidden, start(x[token]))
     most = min(TOKENS, max(count, len(keep)))
     in_step, wide, inner = products[0, INWARD, OUTPUTS], products[0, GATES, OUTPUTS], products[0, DOWN, INPUTS]
     queries, normal = np.empty(count * of_heads, np.float32), np.empty(most * hidden, np.float32)
@@ -109,8 +109,7 @@ def forward(weights, rotations, cache, packed, keep, out):
             tokens, everything = keep, x
             x = np.empty((len(keep), width), np.float32)
             for token in range(len(keep)):
-                for place in range(width):
-                    x[token, place] = everything[keep[token], place]
+                copied(start(everything[keep[token]]), width, start(x[token]))
         for block in range(0, len(tokens), TOKENS):
             some = min(TOKENS, len(tokens) - block)
             here = at(start(x), block * width)

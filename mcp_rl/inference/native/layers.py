@@ -6,6 +6,7 @@ import numpy as np
 
 from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, compiled, hold
 from mcp_rl.inference.native.vectors import (
+    LANES,
     PANEL,
     TALL,
     WIDE,
@@ -13,10 +14,12 @@ from mcp_rl.inference.native.vectors import (
     at,
     dot,
     double,
+    fetched,
     flat,
     flat_of_1,
     flat_of_8,
     low,
+    rotated,
     scaled,
     start,
     tall,
@@ -25,6 +28,9 @@ from mcp_rl.inference.native.vectors import (
     tile_of_4,
     tile_of_6,
 )
+
+FETCHING = 12 if LANES == 8 else 1 << 62
+"""Rows from which the next panel of a product is fetched ahead; not measured with registers of 16."""
 
 
 @compiled
@@ -36,10 +42,14 @@ def panels(weights, sizes, x, rows, base, out):
     one, width = np.int64(1), np.int64(PANEL)
     for panel in range(0, outputs, PANEL):
         weight, first, target = (at(weights, panel * inputs), width), at(base, panel), at(out, panel)
+        following = at(weights, (panel + PANEL) * inputs)  # fetched in parts while the rows go through this panel
         row = 0
         while row < rows:
             line = at(x, row * inputs), inputs, one
             begin, end = (at(first, row * base_step), base_step), (at(target, row * out_step), out_step)
+            if rows >= FETCHING:
+                some = row * inputs // rows
+                fetched(at(following, some * PANEL), (min(row + 6, rows) * inputs // rows - some) * PANEL)
             if row + 6 <= rows and rows - row != 8:  # two tiles of 4 are faster than one of 6 and one of 2
                 tile_of_6(line, weight, inputs, begin, end)
                 row += 6
@@ -129,8 +139,4 @@ def normalised(x, gain, count, floor, out):
 def turned(line, begin, turn, scaling, out, target):
     """Write a head's numbers, turned to their position by cosines and sines and scaled, to a place of out."""
     cos, sin = turn
-    half = len(cos) // 2
-    for place in range(half):
-        low, high = line[begin + place], line[begin + half + place]
-        out[target + place] = (low * cos[place] + high * sin[place]) * scaling
-        out[target + half + place] = (high * cos[half + place] + low * sin[half + place]) * scaling
+    rotated(at(start(line), begin), start(cos), start(sin), len(cos) // 2, scaling, at(start(out), target))

@@ -82,7 +82,7 @@ class FlatWeights:
         return [place, place_of_bias, weight.shape[1], len(bias), low_a, low_b, round_up(rank, PANEL)]
 
     def joined(self) -> Any:
-        return torch.cat(self.parts).float().numpy()
+        return np.concatenate([part.float().numpy() for part in self.parts])  # NumPy's memory has large pages
 
 
 def in_panels(weight: Tensor, width: int) -> Tensor:

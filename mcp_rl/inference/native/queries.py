@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mcp_rl.inference.native.compiling import compiled
-from mcp_rl.inference.native.vectors import BLOCK, exponentials, largest, start, times
+from mcp_rl.inference.native.vectors import BLOCK, at, copied, exponentials, largest, start, times
 
 HIDDEN = np.float32(-np.inf)
 """The score of a position that a query does not see."""
@@ -26,9 +26,7 @@ def pack(source, width, lines, begin, count, out):
     """Copy `count` numbers from `begin` of some lines of a matrix, `width` numbers long, to out [lines, count]."""
     target = 0
     for line in lines:
-        first = line * width + begin
-        for number in range(count):
-            out[target + number] = source[first + number]
+        copied(at(start(source), line * width + begin), count, at(start(out), target))
         target += count
 
 
@@ -37,9 +35,7 @@ def unpack(packed, width, lines, begin, count, out):
     """Undo `pack`."""
     source = 0
     for line in lines:
-        first = line * width + begin
-        for number in range(count):
-            out[first + number] = packed[source + number]
+        copied(at(start(packed), source), count, at(start(out), line * width + begin))
         source += count
 
 

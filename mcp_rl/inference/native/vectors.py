@@ -27,6 +27,8 @@ PANEL = 64 if LANES == 16 else 16
 """Outputs of a linear layer that are computed together."""
 WIDE = 2 * LANES
 """Outputs of a product of many rows that are computed together; divides `cache.PAGE`."""
+_LINE = 16
+"""Numbers in a line of the processor's cache."""
 BLOCK = 64
 """Numbers of which `exponentials` writes one sum."""
 _LN2 = 0.693359375, -2.12194440e-4
@@ -128,6 +130,15 @@ class _Code:
         """Return a place for a running sum, in a register in the end."""
         return cgutils.alloca_once_value(self.builder, _constant(0, lanes))
 
+    def in_steps(self, count: Any, step: Callable[..., None]) -> None:
+        """Call step(lanes, *terms of the place) for whole vectors of `count` numbers, and for each that is left."""
+        builder, lanes = self.builder, _index(LANES)
+        with cgutils.for_range(builder, builder.udiv(count, lanes)) as loop:
+            step(LANES, builder.mul(loop.index, lanes))
+        left = builder.urem(count, lanes)
+        with cgutils.for_range(builder, left) as loop:
+            step(1, builder.sub(count, left), loop.index)
+
     def _chosen(self, vector: Any, lanes: Sequence[int]) -> Any:
         places = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
         return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
@@ -153,6 +164,24 @@ def at(context: Any, pointer: Any, offset: Any) -> Any:
 def pointer_to(context: Any, address: Any) -> Any:
     """Return a pointer to an address."""
     return POINTER(types.intp), lambda _, builder, __, values: builder.inttoptr(values[0], FLOAT.as_pointer())
+
+
+@intrinsic
+def fetched(context: Any, x: Any, count: Any) -> Any:
+    """Have the cache lines of x [count], a multiple of 16, read without waiting for them; nothing happens where no
+    memory is."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, count) = _Code(builder), values
+        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        with cgutils.for_range(builder, builder.udiv(count, _index(_LINE))) as loop:
+            place = builder.bitcast(code.place(x, builder.mul(loop.index, _index(_LINE))), byte)
+            builder.call(function, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(POINTER, types.intp), write
 
 
 def _tile(rows: int, lanes: int) -> Any:
@@ -271,19 +300,16 @@ def dot(context: Any, x: Any, y: Any, count: Any) -> Any:
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         code, (x, y, count) = _Code(builder), values
-        total, rest = code.sum(LANES), code.sum(1)
+        of_vectors, rest = code.sum(LANES), code.sum(1)
 
-        def add(total: Any, lanes: int, *place: Any) -> None:
+        def add(lanes: int, *place: Any) -> None:
+            total = of_vectors if lanes > 1 else rest
             first, second = (code.load(code.place(side, *place), lanes) for side in (x, y))
             builder.store(code.multiply_add(first, second, builder.load(total)), total)
 
-        with cgutils.for_range(builder, builder.udiv(count, _index(LANES))) as loop:
-            add(total, LANES, builder.mul(loop.index, _index(LANES)))
-        left = builder.urem(count, _index(LANES))
-        with cgutils.for_range(builder, left) as loop:
-            add(rest, 1, builder.sub(count, left), loop.index)
+        code.in_steps(count, add)
         return builder.fadd(
-            code.folded(builder.load(total), builder.fadd), code.folded(builder.load(rest), builder.fadd)
+            code.folded(builder.load(of_vectors), builder.fadd), code.folded(builder.load(rest), builder.fadd)
         )
 
     return types.float32(POINTER, POINTER, types.intp), write
@@ -301,14 +327,61 @@ def scaled(context: Any, x: Any, gain: Any, factor: Any, count: Any, out: Any) -
             part = builder.fmul(part, code.load(code.place(gain, *place), lanes))
             code.store(part, code.place(out, *place))
 
-        with cgutils.for_range(builder, builder.udiv(count, _index(LANES))) as loop:
-            step(LANES, builder.mul(loop.index, _index(LANES)))
-        left = builder.urem(count, _index(LANES))
-        with cgutils.for_range(builder, left) as loop:
-            step(1, builder.sub(count, left), loop.index)
+        code.in_steps(count, step)
         return context.get_dummy_value()
 
     return types.void(POINTER, POINTER, types.float32, types.intp, POINTER), write
+
+
+@intrinsic
+def copied(context: Any, x: Any, count: Any, out: Any) -> Any:
+    """Write x to out, each [count]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, count, out) = _Code(builder), values
+        code.in_steps(
+            count, lambda lanes, *place: code.store(code.load(code.place(x, *place), lanes), code.place(out, *place))
+        )
+        return context.get_dummy_value()
+
+    return types.void(POINTER, types.intp, POINTER), write
+
+
+@intrinsic
+def scattered(context: Any, x: Any, count: Any, out: Any, step: Any) -> Any:
+    """Write x [count] to every `step`-th number of out."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, count, out, step) = _Code(builder), values
+        with cgutils.for_range(builder, count) as loop:
+            number = builder.load(code.place(x, loop.index))
+            builder.store(number, code.place(out, builder.mul(loop.index, step)))
+        return context.get_dummy_value()
+
+    return types.void(POINTER, types.intp, POINTER, types.intp), write
+
+
+@intrinsic
+def rotated(context: Any, x: Any, cos: Any, sin: Any, half: Any, factor: Any, out: Any) -> Any:
+    """Write x, turned by cosines and sines and times a factor, to out, which may be x: out[k] = (x[k] cos[k] +
+    x[k + half] sin[k]) factor, and likewise for k + half. x, cos, sin, out: [2 half]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (x, cos, sin, half, factor, out) = _Code(builder), values
+
+        def step(lanes: int, *place: Any) -> None:
+            sides = place, (*place, half)
+            scale = code.splat(factor, lanes)
+            low, high = (code.load(code.place(x, *side), lanes) for side in sides)
+            for side, first, second in ((sides[0], low, high), (sides[1], high, low)):
+                of_first = builder.fmul(first, code.load(code.place(cos, *side), lanes))
+                of_second = builder.fmul(second, code.load(code.place(sin, *side), lanes))
+                code.store(builder.fmul(builder.fadd(of_first, of_second), scale), code.place(out, *side))
+
+        code.in_steps(half, step)
+        return context.get_dummy_value()
+
+    return types.void(POINTER, POINTER, POINTER, types.intp, types.float32, POINTER), write
 
 
 @intrinsic
