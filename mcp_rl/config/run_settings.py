@@ -53,7 +53,7 @@ class RunSettings(Section):
     """Data for the trackers: how many episodes, and if with their texts."""
     init: Annotated[Path | None, _fixed("a fork begins at a checkpoint", replay=True, same_policy=True)] = None
     """A run or a checkpoint whose adapter this run begins with; none: a fresh adapter."""
-    steps: Annotated[int, Role(identity=False, replay=True, same_policy=True)] = Field(default=120, ge=0)
+    steps: Annotated[int, Role(identity=False, replay=True, same_policy=True)] = Field(default=100, ge=0)
     """Training steps at most: two to three minutes on two cores."""
     target_success: Annotated[float | None, Role(identity=False, carried=True, replay=True, same_policy=True)] = Field(
         default=0.995, gt=0, le=1

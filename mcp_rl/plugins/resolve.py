@@ -104,7 +104,7 @@ def _unnamed(text: str, transport: str | None, plugins: Plugins, files: ClientFi
         raise _no_such(text, plugins, files)
     asked = read_words(words[0], words[1:])
     flags = (option for option in asked.options if option.startswith("-")) if asked else ()
-    naming = [words[0], *flags, asked.spec, *asked.args] if asked else words
+    naming = [words[0], *flags, re.split(r"\[|[=<>~!]=", asked.spec)[0], *asked.args] if asked else words
     name = slug(_bare(_telling_word(naming)))
     params = StdioServer(command=words[0], args=words_without_secrets(words[1:], entry=name))
     return ToolServer(

@@ -13,7 +13,7 @@ from mcp_rl.inference.cache import PAGE
 from mcp_rl.inference.native.compiling import compiled, hold
 from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
-from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, pointer_to, start
+from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, fetched, pointer_to, start
 
 
 @compiled
@@ -107,6 +107,9 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                 last = _last_of_row(tokens, row, stop, own)
                 padded = before + (last // PAGE + 1) * PAGE
                 keys = at(numbers, key_row + packed.slots[tokens[row]] * shared * room)
+                if stop < end:
+                    ahead = at(numbers, key_row + packed.slots[tokens[stop]] * shared * room)
+                    fetched(ahead, min(np.int64(PAGE), own[tokens[stop]] + WIDE) * dim)
                 first, some = (row - begin) * share, (stop - row) * share
                 target = at(start(lines), first * line + before), line
                 _score(at(start(asked), first * dim), some, keys, last + 1, dim, nothing, target)
@@ -121,6 +124,9 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                 stop = min(_end(tokens, row, most, packed.slots), end)
                 seen = _last_of_row(tokens, row, stop, own) + 1
                 values = at(numbers, value_row + packed.slots[tokens[row]] * shared * room)
+                if stop < end:
+                    ahead = at(numbers, value_row + packed.slots[tokens[stop]] * shared * room)
+                    fetched(ahead, min(np.int64(PAGE), own[tokens[stop]] + 1) * dim)
                 first, some = (row - begin) * share, (stop - row) * share
                 mine = at(start(lines), first * line + before), line
                 _add_values(mine, some, seen, values, dim, at(start(answers), first * dim))
