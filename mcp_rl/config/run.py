@@ -74,15 +74,24 @@ def run_name(config: RunConfig) -> str:
     return "-".join([*parts, f"seed{config.seed}"] if config.seed else parts)
 
 
+_LAUNCHERS = r"npx|bunx|pnpx|uvx|uv tool run|pipx run|python[\d.]*"
+_FLAGS = "-y|--yes|-q|--quiet|-p|--package|--from|--spec|-m"
+"""A launcher's options that stand before the package or name it."""
+
+
 def _folder_name(text: str) -> str:
     """Return the text itself if it can name a folder, else its readable part and a hash that keeps names apart.
 
-    The readable part of a command is its words up to the first option, without variables; that of a URL is its host and
-    path, without segments that look random. The rest may hold a secret.
+    The readable part of a launcher's command is the launcher and the package; that of any other its words up to the
+    first option or address, without variables; that of a URL its host and path, without segments that look random. The
+    rest may hold a secret.
     """
     if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,59}", text):
         return text
     place = re.sub(r"^https?://([^/?#]*@)?|[?#].*|/(?=[^/]*\d)[\w=-]{32,}", "", text)
-    telling = re.sub(r"\s-.*|(^|\s)[\w-]+=\S*", "", place, flags=re.DOTALL)
+    place = re.sub(
+        rf"^({_LAUNCHERS})(?:\s+(?:{_FLAGS})(?=[\s=]))*[\s=]+([^\s-]\S*).*", r"\1 \2", place, flags=re.DOTALL
+    )
+    telling = re.sub(r"\s-.*|\s\S*://.*|(^|\s)[\w-]+=\S*", "", place, flags=re.DOTALL)
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", telling).strip("-.")[:40].strip("-.")
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

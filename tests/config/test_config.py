@@ -90,7 +90,7 @@ def test_an_unknown_key_names_the_nearest_right_one(override: str, near: str) ->
         ("nonsense", "train.learning_rate=1e-4"),
         ("judge.base_url='http://localhost:1'", "judge.model"),
         ("reward.weights={ruler=1.0}", "judge.model"),
-        ("scenarios.val=720", "scenarios.count = 720"),
+        ("scenarios.val=960", "scenarios.count = 960"),
         ("train.minibatches=1000", "train.minibatches = 1000"),
         ("train.minibatches=65", "more than the rollouts of a step: 64 where episodes are long"),
         ("rollout.max_turn_tokens=1000", "rollout.max_tokens = 384"),
@@ -224,8 +224,30 @@ def test_a_run_has_one_server_or_several() -> None:
     assert RunConfig(server="mcp_calculator") == RunConfig(server=("mcp_calculator",))
 
 
-def test_a_run_name_holds_no_options_of_a_server_command() -> None:
-    for server in ("npx thing --api-key sk-123", "https://user:sk-123@host/mcp?key=sk-123", "npx thing --key=sk-123"):
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("npx -y @scope/server-everything stdio", "npx-scope-server-everything"),
+        ("uvx --from mcp-math-server mcp-math", "uvx-mcp-math-server"),
+        ("uvx --from=mcp-math-server mcp-math", "uvx-mcp-math-server"),
+        ("python3.12 -m mcp_server_time --tz UTC", "python3.12-mcp-server-time"),
+        ("my-server --stdio", "my-server"),
+    ],
+)
+def test_a_run_of_a_command_is_named_after_its_server(command: str, name: str) -> None:
+    assert RunConfig(server=command).name.rpartition("-tiny")[0][:-7] == name
+
+
+def test_a_run_name_holds_no_secret_of_a_server_command() -> None:
+    for server in (
+        "npx thing --api-key sk-123",
+        "https://user:sk-123@host/mcp?key=sk-123",
+        "npx thing --key=sk-123",
+        "npx -y server-postgres postgresql://me:sk-123@host/db",
+        "server-postgres postgresql://me:sk-123@host/db",
+        "npx -y thing -p sk-123",
+        "uvx --from git+https://sk-123@github.com/a/b thing",
+    ):
         name = RunConfig.model_construct(server=(server,), base_model=TINY, seed=0)
         assert "sk" not in run_name(name) and "123" not in run_name(name).rpartition("-tiny")[0][:-7]
 

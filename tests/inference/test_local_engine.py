@@ -1,8 +1,10 @@
 """The in-process engine: logprobs, batches, policies, limits and failures."""
 
+import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import pytest
@@ -453,6 +455,35 @@ async def test_closing_the_engine_answers_the_turns_that_wait() -> None:
     with pytest.raises(EngineError, match="only once"):
         async with engine:
             pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_turns_are_answered_after_the_engines_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(rows: object) -> None:
+        raise SystemExit
+
+    async with LocalEngine(tiny_model(), stop_token_ids=[STOP]) as engine:
+        monkeypatch.setattr(engine._batch, "start", fails)
+        for _ in range(2):
+            async with engine.episode(seed=1) as episode:
+                with anyio.fail_after(10), pytest.raises(EngineError, match="thread ended: SystemExit"):
+                    await episode.generate(prompt(), Sampling(max_tokens=4))
+
+
+async def test_turns_that_end_together_wake_the_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, woken = asyncio.get_running_loop(), 0
+    wake = loop.call_soon_threadsafe
+
+    def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+        nonlocal woken
+        woken += 1
+        return wake(*args, **kwargs)
+
+    async with LocalEngine(tiny_model(), stop_token_ids=[]) as engine:
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        await play_all(engine, {seed: [prompt(request=seed)] for seed in range(64)}, Sampling(max_tokens=4))
+        assert engine.stats.waves == 1
+        assert 0 < woken < 16
 
 
 async def test_a_failed_turn_leaves_the_engine_usable() -> None:

@@ -200,6 +200,7 @@ def test_an_unknown_server_gets_the_nearest_right_name():
         ("npx -y @modelcontextprotocol/server-everything stdio", None, "server-everything", StdioServer),
         ("npx -y @modelcontextprotocol/server-filesystem@1.2.3 '/a b'", "stdio", "server-filesystem", StdioServer),
         ("uvx mcp-server-time@latest", None, "mcp-server-time", StdioServer),
+        ("uvx --from 'mcp-math-server[all]>=1.0' mcp-math", None, "mcp-math-server", StdioServer),
         ("python3.12 -m mcp_server_time --tz UTC", None, "mcp_server_time", StdioServer),
         ("python ./my/server.py --transport stdio", None, "my", StdioServer),
     ],
