@@ -157,6 +157,7 @@ async def played(
                 await sessions.get(params)
                 while not log.with_name(log.name + after).exists():  # noqa: ASYNC110  # a file has no event
                     await anyio.sleep(0.01)
+                await anyio.sleep(0.1)  # the client reads what it means
             player = Player(
                 ScriptedEngine(functools.partial(script, tool), chat()),
                 chat(),

@@ -439,12 +439,13 @@ class Http:
             asyncio.get_running_loop().call_later(0.1, self.drop, stream)
 
     def drop(self, stream: asyncio.StreamWriter | None) -> None:
-        """Forget the sessions, and end the stream where the transport has one; the file beside the log says so."""
+        """Forget the sessions, and end the stream where the transport has one; the file beside the log says so once it
+        is closed."""
         self.streams.clear()
         self.sessions.clear()
         if stream is not None:
             stream.transport.abort()
-        Path(f"{OPTIONS.log}.dropped").touch()
+        asyncio.get_running_loop().call_later(0.05, Path(f"{OPTIONS.log}.dropped").touch)
 
     async def sse_answer(self, message: dict, way: SseAnswer) -> None:
         try:
