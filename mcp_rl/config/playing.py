@@ -36,7 +36,7 @@ class ScenarioConfig(Section):
     source: str | None = None
     """A plugin's source of scenarios, or `explore`; none: the one of the server's plugin, else `explore`."""
     count: int = Field(default=960, ge=2)
-    """Scenarios to make by exploring: with fewer the built-in model masters those, and new ones less."""
+    """Scenarios to make by exploring: with fewer, the built-in model learns those and fails at more new ones."""
     val: int = Field(default=120, ge=1)
     """Scenarios held out and never trained on: a 95 % interval of about ±5 points at 0.9."""
     max_steps: int = Field(default=2, ge=1, le=MOST_STEPS)
