@@ -79,7 +79,7 @@ def decode(weights, rotations, cache, followers, stops, passes, most, turns):
     out = np.empty((rows * (1 + most), weights.head[1 + OUTPUTS]), np.float32)
     blocks = -(-out.shape[1] // BLOCK)
     room, powers = np.empty(blocks * BLOCK, np.float32), np.empty(blocks * BLOCK, np.float32)
-    sums, every = np.empty(blocks, np.float32), np.arange(len(out))
+    sums = np.empty(blocks, np.float32)
     lines = np.empty((5, len(out)), np.int64)
     packed = TokenArrays(lines[0], lines[1], lines[2], lines[3], lines[4])
     live, alive, ends = np.arange(rows), rows, np.empty(rows, np.int64)
@@ -95,7 +95,7 @@ def decode(weights, rotations, cache, followers, stops, passes, most, turns):
             packed.own[:total],
             packed.trunk_of[:total],
         )
-        forward(weights, rotations, cache, some, every[:total], out[:total])
+        forward(weights, rotations, cache, some, out[:total])
         first = staying = 0
         for place in range(alive):
             row, going = live[place], True

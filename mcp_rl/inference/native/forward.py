@@ -1,6 +1,8 @@
-"""The native forward pass: all layers of a model of Llama's shape over packed tokens, in one compiled function.
+"""The native forward pass: all layers of a model of Llama's shape over packed tokens, in compiled functions.
 
-It needs no Python between its products and releases the interpreter's lock. Every token is computed as if it were
+They need no Python between their products and release the interpreter's lock. Sampled tokens pass all layers in one
+call. Given ones, often a single long row, pass layer by layer, so that threads share them: each takes some tokens from
+one layer into the next, whose keys and values are then all stored. Every token is computed as if it were
 alone: the sums of a product run over its inputs one by one, those of attention over its trunk and its own row, whatever
 else is in the batch.
 """
@@ -8,6 +10,7 @@ else is in the batch.
 from __future__ import annotations
 
 import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,49 +83,118 @@ def out_of_bounds(packed, vocabulary, rows, capacity):
     return NONE
 
 
+class Room(NamedTuple):
+    """What some tokens need on their way through a layer's products: flat arrays for at most `TOKENS` of them."""
+
+    normal: Any
+    inward: Any
+    attended: Any
+    gates: Any
+    between: Any
+
+
 @compiled
-def forward(weights, rotations, cache, packed, keep, out):
-    """Store the keys and values of packed tokens; write the logits of those in the places `keep` to out [len(keep),
-    outputs of the head]."""
-    numbers, products, norms = weights.numbers, weights.products, weights.norms
-    hidden, of_heads = weights.embeddings.shape[1], weights.heads * weights.dim
-    layers, count = len(products), len(packed.ids)
-    width = -(-hidden // PANEL) * PANEL
-    x = np.zeros((count, width), np.float32)
-    for token in range(count):
-        copied(start(weights.embeddings[packed.ids[token]]), hidden, start(x[token]))
-    most = min(TOKENS, max(count, len(keep)))
-    in_step, wide, inner = products[0, INWARD, OUTPUTS], products[0, GATES, OUTPUTS], products[0, DOWN, INPUTS]
-    queries, normal = np.empty(count * of_heads, np.float32), np.empty(most * hidden, np.float32)
-    inward, attended = np.empty(most * in_step, np.float32), np.empty(most * of_heads, np.float32)
-    gates, between = np.empty(most * wide, np.float32), np.empty(most * inner, np.float32)
-    tokens = np.arange(count)
-    for layer in range(layers):
-        for block in range(0, count, TOKENS):
-            some = min(TOKENS, count - block)
-            _normalised_lines(at(start(x), block * width), width, norms[layer, BEFORE], weights, some, start(normal))
-            product(numbers, products[layer, INWARD], start(normal), some, (start(inward), in_step), False)
-            for token in range(some):
-                line = inward[token * in_step : (token + 1) * in_step]
-                _store(weights, rotations, cache, packed, layer, block + token, line, queries)
-        if layer == layers - 1:  # only the logits wanted depend on the rest
-            tokens, everything = keep, x
-            x = np.empty((len(keep), width), np.float32)
-            for token in range(len(keep)):
-                copied(start(everything[keep[token]]), width, start(x[token]))
-        for block in range(0, len(tokens), TOKENS):
-            some = min(TOKENS, len(tokens) - block)
-            here = at(start(x), block * width)
-            attend(weights, cache, packed, layer, queries, tokens[block : block + some], attended)
-            product(numbers, products[layer, OUTWARD], start(attended), some, (here, width), True)
-            _normalised_lines(here, width, norms[layer, AFTER], weights, some, start(normal))
-            product(numbers, products[layer, GATES], start(normal), some, (start(gates), wide), False)
-            for token in range(some):
-                gate = at(start(gates), token * wide)
-                gated(gate, at(gate, inner), inner // WIDE, at(start(between), token * inner))
-            product(numbers, products[layer, DOWN], start(between), some, (here, width), True)
-    columns = out.shape[1]
-    for block in range(0, len(keep), TOKENS):
-        some = min(TOKENS, len(keep) - block)
-        _normalised_lines(at(start(x), block * width), width, weights.head[0], weights, some, start(normal))
-        product(numbers, weights.head[1:], start(normal), some, (at(start(out), block * columns), columns), False)
+def room_for(weights, count):
+    """Return the room that so many tokens need."""
+    products, most = weights.products, min(TOKENS, count)
+    return Room(
+        np.empty(most * weights.embeddings.shape[1], np.float32),
+        np.empty(most * products[0, INWARD, OUTPUTS], np.float32),
+        np.empty(most * weights.heads * weights.dim, np.float32),
+        np.empty(most * products[0, GATES, OUTPUTS], np.float32),
+        np.empty(most * products[0, DOWN, INPUTS], np.float32),
+    )
+
+
+@compiled
+def embedded(weights, ids):
+    """Return the embeddings of tokens [tokens, width], with zeros up to a whole panel."""
+    hidden = weights.embeddings.shape[1]
+    x = np.zeros((len(ids), -(-hidden // PANEL) * PANEL), np.float32)
+    for token in range(len(ids)):
+        copied(start(weights.embeddings[ids[token]]), hidden, start(x[token]))
+    return x
+
+
+@compiled
+def chosen(x, tokens):
+    """Return the lines of some tokens."""
+    out = np.empty((len(tokens), x.shape[1]), np.float32)
+    for place in range(len(tokens)):
+        copied(start(x[tokens[place]]), x.shape[1], start(out[place]))
+    return out
+
+
+@compiled
+def into(weights, rotations, cache, packed, layer, x, queries, room, begin, end):
+    """Store a layer's keys and values of the packed tokens from `begin` to `end`, and write their queries. x [tokens,
+    width], queries: those of all."""
+    width, step = x.shape[1], weights.products[0, INWARD, OUTPUTS]
+    normal, inward = room.normal, room.inward
+    for block in range(begin, end, TOKENS):
+        some = min(TOKENS, end - block)
+        here = at(start(x), block * width)
+        _normalised_lines(here, width, weights.norms[layer, BEFORE], weights, some, start(normal))
+        product(weights.numbers, weights.products[layer, INWARD], start(normal), some, (start(inward), step), False)
+        for token in range(some):
+            line = inward[token * step : (token + 1) * step]
+            _store(weights, rotations, cache, packed, layer, block + token, line, queries)
+
+
+@compiled
+def out_of(weights, cache, packed, layer, queries, tokens, x, room):
+    """Replace x [len(tokens), width] by the layer's output for some of the packed tokens."""
+    numbers, products, width = weights.numbers, weights.products, x.shape[1]
+    wide, inner = products[0, GATES, OUTPUTS], products[0, DOWN, INPUTS]
+    normal, attended, gates, between = room.normal, room.attended, room.gates, room.between
+    for block in range(0, len(tokens), TOKENS):
+        some = min(TOKENS, len(tokens) - block)
+        here = at(start(x), block * width)
+        attend(weights, cache, packed, layer, queries, tokens[block : block + some], attended)
+        product(numbers, products[layer, OUTWARD], start(attended), some, (here, width), True)
+        _normalised_lines(here, width, weights.norms[layer, AFTER], weights, some, start(normal))
+        product(numbers, products[layer, GATES], start(normal), some, (start(gates), wide), False)
+        for token in range(some):
+            gate = at(start(gates), token * wide)
+            gated(gate, at(gate, inner), inner // WIDE, at(start(between), token * inner))
+        product(numbers, products[layer, DOWN], start(between), some, (here, width), True)
+
+
+@compiled
+def through(weights, rotations, cache, packed, layer, x, queries, room, begin, end):
+    """Take the packed tokens from `begin` to `end` out of a layer and into the next one."""
+    out_of(weights, cache, packed, layer, queries, np.arange(begin, end), x[begin:end], room)
+    into(weights, rotations, cache, packed, layer + 1, x, queries, room, begin, end)
+
+
+@compiled
+def logits_of(weights, x, room, out):
+    """Write the logits of tokens to out [tokens, outputs of the head]. x: the last layer's output."""
+    width, columns = x.shape[1], out.shape[1]
+    for block in range(0, len(x), TOKENS):
+        some = min(TOKENS, len(x) - block)
+        here = at(start(x), block * width)
+        _normalised_lines(here, width, weights.head[0], weights, some, start(room.normal))
+        target = at(start(out), block * columns), columns
+        product(weights.numbers, weights.head[1:], start(room.normal), some, target, False)
+
+
+@compiled
+def finish(weights, cache, packed, queries, x, room, keep, out):
+    """Take the tokens in the places `keep` out of the last layer, and write their logits to out [len(keep), outputs of
+    the head]: only these depend on the rest of the layer."""
+    kept = chosen(x, keep)
+    out_of(weights, cache, packed, len(weights.products) - 1, queries, keep, kept, room)
+    logits_of(weights, kept, room, out)
+
+
+@compiled
+def forward(weights, rotations, cache, packed, out):
+    """Store the keys and values of packed tokens, and write their logits to out [tokens, outputs of the head]."""
+    count = len(packed.ids)
+    x, room = embedded(weights, packed.ids), room_for(weights, count)
+    queries = np.empty(count * weights.heads * weights.dim, np.float32)
+    into(weights, rotations, cache, packed, 0, x, queries, room, 0, count)
+    for layer in range(len(weights.products) - 1):
+        through(weights, rotations, cache, packed, layer, x, queries, room, 0, count)
+    finish(weights, cache, packed, queries, x, room, np.arange(count), out)

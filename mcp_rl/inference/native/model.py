@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.native.compiling import NONE, OUTPUTS, Cache, Rotations, TokenArrays, Weights
 from mcp_rl.inference.native.decoding import TurnArrays, decode
-from mcp_rl.inference.native.forward import forward, out_of_bounds
+from mcp_rl.inference.native.forward import embedded, finish, into, out_of_bounds, room_for, through
 from mcp_rl.inference.native.guesses import CONTEXT
 from mcp_rl.inference.native.together import together
 from mcp_rl.inference.native.vectors import BLOCK, PANEL, WIDE
@@ -192,12 +191,18 @@ class NativeForward:
         cache = self._cache(store, trunks, tokens)
         keep = np.arange(len(tokens.ids)) if keep is None else keep
         out = np.empty((len(keep), self._weights.head[1 + OUTPUTS]), np.float32)
-        parts = []
-        for begin, end in self._parts(tokens.slots, tokens.positions):
-            wanted = slice(bisect.bisect_left(keep, begin), bisect.bisect_left(keep, end))
-            part = TokenArrays(*(each[begin:end] for each in tokens))
-            parts.append((part, keep[wanted] - begin, out[wanted]))
-        together(forward, parts, self._weights, self._rotations, cache, threads=len(parts))
+        fixed = self._weights, self._rotations, cache, tokens
+        x = embedded(self._weights, tokens.ids)
+        queries = np.empty(len(x) * self._weights.heads * self.dim, np.float32)
+        parts = [(room_for(self._weights, end - begin), begin, end) for begin, end in self._spans(tokens.positions)]
+        together(into, parts, *fixed, 0, x, queries, threads=len(parts))
+        for layer in range(len(self._weights.products) - 1):
+            together(through, parts, *fixed, layer, x, queries, threads=len(parts))
+        lasts = [
+            (room_for(self._weights, stop - first), keep[first:stop], out[first:stop])
+            for first, stop in self._spans(tokens.positions[keep])
+        ]
+        together(finish, lasts, self._weights, cache, tokens, queries, x, threads=len(lasts))
         return torch.from_numpy(out)
 
     def decode(
@@ -220,8 +225,7 @@ class NativeForward:
         newest = TokenArrays(turns.ids[:, CONTEXT - 1].copy(), last, turns.slots, last - turns.starts, turns.trunk_of)
         cache = self._cache(store, trunks, newest)
         parts = [
-            (TurnArrays(*(each[begin:end] for each in turns)),)
-            for begin, end in self._parts(turns.slots, turns.positions, passes)
+            (TurnArrays(*(each[begin:end] for each in turns)),) for begin, end in self._spans(turns.positions, passes)
         ]
         fixed = self._weights, self._rotations, cache, followers, stops, passes, most
         together(decode, parts, *fixed, threads=len(parts))
@@ -241,17 +245,10 @@ class NativeForward:
         known = [(trunk.store.data.data_ptr(), trunk.store.capacity, trunk.length) for trunk in trunks]
         return Cache(store.numbers, store.rows, store.capacity, np.array(known, np.int64).reshape(-1, 3))
 
-    def _parts(self, slots: Any, positions: Any, passes: int = 1) -> list[tuple[int, int]]:
-        """Split the tokens of some passes for threads, but no row and no small work: first and one past the last of
-        each part."""
-        count = len(slots)
-        work = passes * (count * len(self._weights.numbers) + self._attended * int(positions.sum()))
-        most = min(self._most, work // WORK)
-        ends = [0]
-        for part in range(1, most):
-            end = max(count * part // most, ends[-1] + 1)
-            while end < count and slots[end] == slots[end - 1]:
-                end += 1
-            if end < count:
-                ends.append(end)
-        return list(itertools.pairwise([*ends, count]))
+    def _spans(self, positions: Any, passes: int = 1) -> list[tuple[int, int]]:
+        """Split the tokens of some passes for threads into parts of about the same work, but no small work: first and
+        one past the last of each part."""
+        work = np.cumsum(passes * (len(self._weights.numbers) + self._attended * positions))
+        threads = max(1, min(self._most, int(work[-1]) // WORK, len(work)))
+        cuts = 1 + np.searchsorted(work, [work[-1] * part // threads for part in range(1, threads)])
+        return list(itertools.pairwise(dict.fromkeys([0, *cuts.tolist(), len(work)])))
