@@ -90,7 +90,7 @@ def _folder_name(text: str) -> str:
         return text
     place = re.sub(r"^https?://([^/?#]*@)?|[?#].*|/(?=[^/]*\d)[\w=-]{32,}", "", text)
     place = re.sub(
-        rf"^({_LAUNCHERS})(?:\s+(?:{_FLAGS})(?=[\s=]))*[\s=]+([^\s-]\S*).*", r"\1 \2", place, flags=re.DOTALL
+        rf"^(?:\S*/)?({_LAUNCHERS})(?:\s+(?:{_FLAGS})(?=[\s=]))*[\s=]+([^\s-]\S*).*", r"\1 \2", place, flags=re.DOTALL
     )
     telling = re.sub(r"\s-.*|\s\S*://.*|(^|\s)[\w-]+=\S*", "", place, flags=re.DOTALL)
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", telling).strip("-.")[:40].strip("-.")

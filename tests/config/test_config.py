@@ -231,6 +231,7 @@ def test_a_run_has_one_server_or_several() -> None:
         ("uvx --from mcp-math-server mcp-math", "uvx-mcp-math-server"),
         ("uvx --from=mcp-math-server mcp-math", "uvx-mcp-math-server"),
         ("python3.12 -m mcp_server_time --tz UTC", "python3.12-mcp-server-time"),
+        ("/opt/my/bin/uvx mcp-server-git", "uvx-mcp-server-git"),
         ("my-server --stdio", "my-server"),
     ],
 )
