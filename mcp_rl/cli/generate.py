@@ -31,7 +31,7 @@ class SplitBy(StrEnum):
 class RecipeOptions:
     """The tasks to make."""
 
-    count: Annotated[int, typer.Option(help="Maximum number of scenarios to make.", min=1)] = 960
+    count: Annotated[int, typer.Option(help="Maximum number of scenarios to make.", min=1)] = 720
     seed: Annotated[int, typer.Option(help="Seed of all randomness.", min=0)] = 0
     max_steps: Annotated[int, typer.Option(help="Calls of the longest tasks, 1 to 5.")] = 5
     unsolvable: Annotated[float, typer.Option(help="Share of tasks that cannot be solved, 0 to 1.")] = 0.05

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.config.engine_arguments import argument_mistakes, variable_mistakes
 from mcp_rl.config.loading import loading_contradictions, placed_contradictions
 from mcp_rl.config.placing import placement_contradictions
-from mcp_rl.config.playing import FEWEST_GROUPS, ScenarioConfig
+from mcp_rl.config.playing import FEWEST_GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from pydantic import BaseModel
 
     from mcp_rl.config.run_settings import RunSettings
 
@@ -39,14 +37,11 @@ def contradictions(config: RunSettings) -> Iterator[str]:
         yield "scenarios.file and scenarios.source are both set: leave one of them out"
     if len(set(config.trackers)) < len(config.trackers):
         yield "trackers names a tracker twice: name each once"
-    if (
-        scenarios.file
-        and "count" in scenarios.model_fields_set
-        and scenarios.count != _default(ScenarioConfig, "count")
-    ):
+    if scenarios.file and scenarios.count not in (None, 720):  # which earlier runs kept as their default
         yield "scenarios.file and scenarios.count are both set: leave scenarios.count out, as the file decides it"
-    if not scenarios.file and scenarios.val >= scenarios.count:
-        yield f"scenarios.val = {scenarios.val} leaves nothing to train on of scenarios.count = {scenarios.count}"
+    count = scenarios.wanted(worded=False)
+    if not scenarios.file and scenarios.val >= count:
+        yield f"scenarios.val = {scenarios.val} leaves nothing to train on of scenarios.count = {count}"
     if scenarios.unsolvable + scenarios.without_tools >= 1:
         yield (
             f"scenarios.unsolvable = {scenarios.unsolvable:g} and scenarios.without_tools = "
@@ -136,7 +131,3 @@ def _weight_contradictions(weights: Mapping[str, float], *, judged: bool) -> Ite
         yield "reward.weights names ruler but judge.model is not set: name the judge's model too"
     if "ruler" not in weights and judged:
         yield "judge.model is set but reward.weights has no ruler: give the judge a weight, or leave judge.model out"
-
-
-def _default(model: type[BaseModel], name: str) -> Any:
-    return model.model_fields[name].default

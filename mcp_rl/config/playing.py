@@ -35,8 +35,8 @@ class ScenarioConfig(Section):
     would pay."""
     source: str | None = None
     """A plugin's source of scenarios, or `explore`; none: the one of the server's plugin, else `explore`."""
-    count: int = Field(default=960, ge=2)
-    """Scenarios to make by exploring: with fewer, the built-in model learns those and fails at more new ones."""
+    count: int | None = Field(default=None, ge=2)
+    """Scenarios to make; none: 960 where a plugin words them, else 720, since a slow server takes minutes for these."""
     val: int = Field(default=120, ge=1)
     """Scenarios held out and never trained on: a 95 % interval of about ±5 points at 0.9."""
     max_steps: int = Field(default=2, ge=1, le=MOST_STEPS)
@@ -51,6 +51,10 @@ class ScenarioConfig(Section):
     knowledge: bool = False
     """True if generated tasks may need what neither the request nor the server says, such as the time zone of a city:
     not for the built-in model, which knows nothing of the world."""
+
+    def wanted(self, *, worded: bool) -> int:
+        """Return the number of scenarios to make. worded: a plugin has phrases for the tools."""
+        return self.count or (960 if worded else 720)
 
     @field_validator("fields", mode="before")
     @classmethod

@@ -76,10 +76,10 @@ class Recipe:
         return "spelled" in level_shares(self.levels)
 
     @classmethod
-    def of(cls, config: ScenarioConfig, seed: int) -> Recipe:
-        """Return the recipe of a run's settings."""
+    def of(cls, config: ScenarioConfig, seed: int, *, worded: bool) -> Recipe:
+        """Return the recipe of a run's settings. `worded`: a plugin has phrases for the tools."""
         return cls(
-            config.count,
+            config.wanted(worded=worded),
             seed,
             config.max_steps,
             config.unsolvable,

@@ -95,7 +95,7 @@ def rehearse(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: 
         said += notices([*divided.train, *divided.val], server, config)
     else:
         where = "" if server.toolless else " on the live server"
-        said.append(f"Up to {config.scenarios.count} scenarios would be made{where}.")
+        said.append(f"Up to {config.scenarios.wanted(worded=bool(server.phrases))} scenarios would be made{where}.")
     run = RunDirectory(config.run_dir)
     if fresh or (stored := run.identity()) is None:
         said.append(f"A new run would be kept in {config.run_dir}.")

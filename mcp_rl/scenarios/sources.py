@@ -57,7 +57,7 @@ async def run_scenarios(
         check_fit(every, server.name, (await sessions.get(params)).schemas)
         return every
     name = source_name(config.scenarios.source, server)
-    recipe = Recipe.of(config.scenarios, config.seed)
+    recipe = Recipe.of(config.scenarios, config.seed, worded=bool(server.phrases))
     return await made_scenarios(name, plugins, sessions, server=server, params=params, recipe=recipe)
 
 

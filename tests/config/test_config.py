@@ -90,7 +90,7 @@ def test_an_unknown_key_names_the_nearest_right_one(override: str, near: str) ->
         ("nonsense", "train.learning_rate=1e-4"),
         ("judge.base_url='http://localhost:1'", "judge.model"),
         ("reward.weights={ruler=1.0}", "judge.model"),
-        ("scenarios.val=960", "scenarios.count = 960"),
+        ("scenarios.val=720", "scenarios.count = 720"),
         ("train.minibatches=1000", "train.minibatches = 1000"),
         ("train.minibatches=65", "more than the rollouts of a step: 64 where episodes are long"),
         ("rollout.max_turn_tokens=1000", "rollout.max_tokens = 384"),
