@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp_rl.config.engine_arguments import argument_mistakes, variable_mistakes
 from mcp_rl.config.loading import loading_contradictions, placed_contradictions
