@@ -105,9 +105,11 @@ def _choose(
     every = Counter(map(_stratum, scenarios))
     quota = _quotas(every, wanted, random)
     groups = sorted(random.sample(groups, len(groups)), key=len)
+    strata = {group[0]: _strata(scenarios, group) for group in groups}
+    levels = {group[0]: Counter(_level(scenarios[place]) for place in group) for group in groups}
     chosen: set[int] = set()
     for group in groups:
-        needed = _strata(scenarios, group)
+        needed = strata[group[0]]
         if len(chosen) + len(group) <= wanted and all(quota[s] >= n for s, n in needed.items()):
             quota.subtract(needed)
             chosen.update(group)
@@ -116,15 +118,15 @@ def _choose(
     room.subtract(_level(scenarios[place]) for place in chosen)
 
     def fits(group: list[int]) -> bool:
-        more = Counter(_level(scenarios[place]) for place in group)
+        more = levels[group[0]]
         return len(chosen) + len(group) <= wanted and all(room[level] >= n for level, n in more.items())
 
     left = [group for group in reversed(groups) if chosen.isdisjoint(group)]  # larger ones first
     while left := [group for group in left if fits(group)]:
-        shares = [max((held[s] + n) / every[s] for s, n in _strata(scenarios, group).items()) for group in left]
+        shares = [max((held[s] + n) / every[s] for s, n in strata[group[0]].items()) for group in left]
         group = left.pop(shares.index(min(shares)))
-        held += _strata(scenarios, group)
-        room.subtract(_level(scenarios[place]) for place in group)
+        held += strata[group[0]]
+        room.subtract(levels[group[0]])
         chosen.update(group)
     return chosen if len(chosen) < len(scenarios) else set()
 
