@@ -29,7 +29,8 @@ print(json.dumps(found))
 def test_every_function_that_a_run_calls_is_compiled() -> None:
     done = subprocess.run([sys.executable, "-c", CALLED], capture_output=True, check=True, text=True)
     compiled = json.loads(done.stdout.splitlines()[-1])
-    assert {"forward", "decode", "draw_rows", "learn_all", "attend", "attend_back", "outward_back"} <= set(compiled)
+    assert {"into", "through", "finish", "decode", "draw_rows", "learn_all"} <= set(compiled)
+    assert {"attend", "attend_back", "outward_back"} <= set(compiled)
     others = {"logprobs_of", "learn", "guess"}  # only where a client asks, or torch computes
     assert {name for name, kinds in compiled.items() if kinds != 1} <= others
 

@@ -126,9 +126,10 @@ def chosen(x, tokens):
 
 
 @compiled
-def into(weights, rotations, cache, packed, layer, x, queries, room, begin, end):
-    """Store a layer's keys and values of the packed tokens from `begin` to `end`, and write their queries. x [tokens,
-    width], queries: those of all."""
+def into(weights, rotations, cache, packed, layer, lines, room, span):
+    """Store a layer's keys and values of a span of the packed tokens, and write their queries. lines: x [tokens, width]
+    and the queries of all; span: the first token and one past the last."""
+    (x, queries), (begin, end) = lines, span
     width, step = x.shape[1], weights.products[0, INWARD, OUTPUTS]
     normal, inward = room.normal, room.inward
     for block in range(begin, end, TOKENS):
@@ -161,10 +162,11 @@ def out_of(weights, cache, packed, layer, queries, tokens, x, room):
 
 
 @compiled
-def through(weights, rotations, cache, packed, layer, x, queries, room, begin, end):
-    """Take the packed tokens from `begin` to `end` out of a layer and into the next one."""
+def through(weights, rotations, cache, packed, layer, lines, room, span):
+    """Take a span of the packed tokens out of a layer and into the next one."""
+    (x, queries), (begin, end) = lines, span
     out_of(weights, cache, packed, layer, queries, np.arange(begin, end), x[begin:end], room)
-    into(weights, rotations, cache, packed, layer + 1, x, queries, room, begin, end)
+    into(weights, rotations, cache, packed, layer + 1, lines, room, span)
 
 
 @compiled
@@ -193,8 +195,8 @@ def forward(weights, rotations, cache, packed, out):
     """Store the keys and values of packed tokens, and write their logits to out [tokens, outputs of the head]."""
     count = len(packed.ids)
     x, room = embedded(weights, packed.ids), room_for(weights, count)
-    queries = np.empty(count * weights.heads * weights.dim, np.float32)
-    into(weights, rotations, cache, packed, 0, x, queries, room, 0, count)
+    queries, every = np.empty(count * weights.heads * weights.dim, np.float32), (np.int64(0), np.int64(count))
+    into(weights, rotations, cache, packed, np.int64(0), (x, queries), room, every)
     for layer in range(len(weights.products) - 1):
-        through(weights, rotations, cache, packed, layer, x, queries, room, 0, count)
+        through(weights, rotations, cache, packed, layer, (x, queries), room, every)
     finish(weights, cache, packed, queries, x, room, np.arange(count), out)

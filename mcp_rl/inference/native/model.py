@@ -194,10 +194,10 @@ class NativeForward:
         fixed = self._weights, self._rotations, cache, tokens
         x = embedded(self._weights, tokens.ids)
         queries = np.empty(len(x) * self._weights.heads * self.dim, np.float32)
-        parts = [(room_for(self._weights, end - begin), begin, end) for begin, end in self._spans(tokens.positions)]
-        together(into, parts, *fixed, 0, x, queries, threads=len(parts))
+        parts = [(room_for(self._weights, span[1] - span[0]), span) for span in self._spans(tokens.positions)]
+        together(into, parts, *fixed, 0, (x, queries), threads=len(parts))
         for layer in range(len(self._weights.products) - 1):
-            together(through, parts, *fixed, layer, x, queries, threads=len(parts))
+            together(through, parts, *fixed, layer, (x, queries), threads=len(parts))
         lasts = [
             (room_for(self._weights, stop - first), keep[first:stop], out[first:stop])
             for first, stop in self._spans(tokens.positions[keep])
