@@ -84,7 +84,7 @@ def out_of_bounds(packed, vocabulary, rows, capacity):
 
 
 class Room(NamedTuple):
-    """What some tokens need on their way through a layer's products: flat arrays for at most `TOKENS` of them."""
+    """Scratch arrays of one thread, flat, for at most `TOKENS` tokens: the inputs and outputs of a layer's products."""
 
     normal: Any
     inward: Any
