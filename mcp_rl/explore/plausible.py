@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 import zoneinfo
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ _ENDING = re.compile(r"(?<![\w.*/\\])\.(?:[A-Za-z]{2,4}\d?|[A-Za-z]\d|sqlite3?|i
 _NO_ENDINGS = frozenset({".env", ".git", ".net", ".com", ".org"})
 
 
+@lru_cache(maxsize=256)
 def file_endings(description: str) -> tuple[str, ...]:
     """Return the endings of the files that a description speaks of, such as "the Excel file" or "(.xls)"; empty for
     any file."""

@@ -45,6 +45,12 @@ def with_ids_numbered(text: str, places: Collection[str]) -> str:
     What refers to one thing has one number. A text that is no JSON object or list has no numbers, as what refers to
     what is not known.
     """
+    return _with_ids_numbered(text, tuple(places))
+
+
+@lru_cache(maxsize=64)
+def _with_ids_numbered(text: str, places: tuple[str, ...]) -> str:
+    """Return the same; kept, since many results are compared with one."""
     value = _container(text)
     if value is None:
         for place in places:

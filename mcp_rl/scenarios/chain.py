@@ -34,6 +34,8 @@ _USES = 3
 split."""
 _COMMON = 0.2
 """Share of all results above which a text in them is taken to be there by chance, so that no lookup needs it."""
+_SHORTEST_NAME = 4
+"""Characters of a text below which a result holds it by chance."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +140,14 @@ def readable(value: Any) -> bool:
 def lookups(outcomes: Sequence[Outcome], random: random.Random) -> Iterator[Chain]:
     """Yield pairs in which a text argument of the second call occurs in the result of the first, tools in turn."""
     by_tools: dict[tuple[str, str], list[tuple[Outcome, Outcome]]] = defaultdict(list)
+    given = [set(map(str, one.arguments.values())) for one in outcomes]
     for second in outcomes:
-        texts = [value for value in second.arguments.values() if isinstance(value, str)]
-        found = [first for first in outcomes if first is not second and _found_in(texts, first)] if texts else []
+        names = _names_in(second)
+        found = [
+            first
+            for first, known in zip(outcomes, given, strict=True)
+            if first is not second and any(name in first.text and text not in known for text, name in names)
+        ]
         if len(found) <= max(_USES, _COMMON * len(outcomes)):
             for first in found:
                 by_tools[first.tool, second.tool].append((first, second))
@@ -175,14 +182,11 @@ def _in_turn(
         queues = [queue for queue in queues if queue]
 
 
-def _found_in(texts: Sequence[str], first: Outcome) -> bool:
-    """Return whether a text, or the last part of a path, occurs in the result of `first` but not in its arguments."""
-    known = set(map(str, first.arguments.values()))
-    for text in texts:
-        name = posixpath.basename(text) if text.startswith("/") else text
-        if len(name) >= 4 and name in first.text and text not in known:
-            return True
-    return False
+def _names_in(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return the text arguments of a call, each with what of it a result would show: of a path, the last part."""
+    texts = [value for value in outcome.arguments.values() if isinstance(value, str)]
+    named = [(text, posixpath.basename(text) if text.startswith("/") else text) for text in texts]
+    return [(text, name) for text, name in named if len(name) >= _SHORTEST_NAME]
 
 
 def _parameters(schema: dict[str, Any], kinds: tuple[str, ...]) -> list[str]:

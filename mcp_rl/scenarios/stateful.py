@@ -196,7 +196,7 @@ class Walks:
             drafts = await self._wave(proposals, count - len(found))
             dry, made = 0 if drafts else dry + 1, made + len(proposals)
             for draft in drafts:
-                if self._alike[kind := self._kind(draft.proposal)] < most_alike:
+                if self._alike[kind := self._kind([move.tool for move in draft.proposal])] < most_alike:
                     self._alike[kind] += 1
                     found.append(draft)
         return found[:count]
@@ -206,15 +206,16 @@ class Walks:
         wave = min(_WAVE * len(tools), max(count, len(tools)))
         for number in range(wave):
             for _ in range(_TRIES):
-                proposal = self._proposal(steps, tools[number % len(tools)])
+                proposal = self._proposal(steps, tools[number % len(tools)], most_alike)
                 key = " ; ".join(call_key(move.tool, move.arguments) for move in proposal or ())
-                if proposal and key not in self._seen and self._alike[self._kind(proposal)] < most_alike:
+                if proposal and key not in self._seen:
                     self._seen.add(key)
                     yield proposal
                     break
 
-    def _proposal(self, steps: int, tool: str) -> Proposal | None:
-        """Propose `steps` calls, `tool` among them; None where a reading call in them would serve nothing."""
+    def _proposal(self, steps: int, tool: str, most_alike: float) -> Proposal | None:
+        """Propose `steps` calls, `tool` among them; None where there are as many as `most_alike` by the same tools, or
+        a reading call in them would serve nothing."""
         others = self._fruitful(steps)
         tools = [tool, *(self._random.choice(others) for _ in range(steps - 1))]
         self._random.shuffle(tools)
@@ -231,6 +232,8 @@ class Walks:
             if at is not None:
                 tools.pop(at)
                 tools.insert(0, self._random.choice(list(self._reading)))
+        if self._alike[self._kind(tools)] >= most_alike:
+            return None
         moves: list[_Move] = []
         for name in tools:
             move = self._move(name, moves)
@@ -248,9 +251,9 @@ class Walks:
         fruitful = [tool for tool in tools if self._drafted[steps, tool] or self._proposed[steps, tool] < _FRUITLESS]
         return fruitful or tools
 
-    def _kind(self, proposal: Proposal) -> tuple[int, tuple[str, ...]]:
-        """Return the length of a proposal, and the tools that change something in it."""
-        return len(proposal), tuple(tool for tool in _changed_by(proposal) if tool in self._changing)
+    def _kind(self, tools: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+        """Return the length of a proposal with calls of these tools, and those that change something."""
+        return len(tools), tuple(sorted(set(tools) & self._changing.keys()))
 
     def _move(self, name: str, earlier: Sequence[_Move]) -> _Move | None:
         drawn = self._drawn(name)

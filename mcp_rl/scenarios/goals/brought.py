@@ -110,7 +110,8 @@ class BroughtAbout:
         return chosen
 
     async def _lasting(self, changes: Sequence[StateChange]) -> list[_Draft]:
-        reads = [self._reads(change) for change in changes]
+        stable = [seen for seen in self._world.observations if self._twice.repeats(seen)]
+        reads = [self._reads(change, stable) for change in changes]
         first = await self._stage.play_all(list(map(self._play, [change.calls for change in changes], reads)))
         await anyio.sleep(CLOCK_TICK if changes else 0)
         second = await self._stage.play_all(list(map(self._play, map(_after_lookups, changes), reads)))
@@ -194,10 +195,9 @@ class BroughtAbout:
 
     # Looking
 
-    def _reads(self, change: StateChange) -> list[ReadingCall]:
-        """Return the calls that look at the end state: at what is new, all listings, and details of each thing that can
-        be seen in one call; then of things that changed and of others."""
-        stable = [seen for seen in self._world.observations if self._twice.repeats(seen)]
+    def _reads(self, change: StateChange, stable: Sequence[Observation]) -> list[ReadingCall]:
+        """Return the calls that look at the end state, of those whose results are `stable`: at what is new, all
+        listings, and details of each thing that can be seen in one call; then of things that changed and of others."""
         details = [seen for seen in stable if seen.lists is None]
         touched = [(seen.tool, seen.arguments) for seen in details if self._is_about(seen, change.touched)]
         others = [(seen.tool, seen.arguments) for seen in details if not self._is_about(seen, change.touched)]
