@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from mcp_rl.backends.hosts import LearnerHost, LocalSettings, SamplerHost
     from mcp_rl.backends.processes.child import ChildLearner
     from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
+
+
+_SWITCH_SECONDS = 0.0005
+"""Time after which the event loop's thread gets the interpreter from the thread that imports; the default of 5 ms is
+several times as long as a tool call."""
 
 
 class BegunHosts:
@@ -113,5 +119,10 @@ class BegunHosts:
 
 def _import_learner() -> None:
     """Errors are left to `make`, which imports the same modules."""
-    with collector_paused(), suppress(Exception):
-        importlib.import_module("mcp_rl.backends.processes.distributed")
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        with collector_paused(), suppress(Exception):
+            importlib.import_module("mcp_rl.backends.processes.distributed")
+    finally:
+        sys.setswitchinterval(before)

@@ -31,6 +31,8 @@ _SOURCES = ("inference/cache.py", "inference/native/*.py", "learning/native/*.py
 _KEPT = "compiled"
 _SECONDS = 120.0
 """Most seconds that a run waits for the process."""
+_NICENESS = 10
+"""Added to the process's: the run has a processor first, as what is compiled is needed only when it samples."""
 
 
 class Compiling:
@@ -115,5 +117,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Compile a pass of the built-in model.")
     parser.add_argument("what", choices=get_args(Pass))
     asked = parser.parse_args().what
+    with suppress(AttributeError, OSError):  # a system without it
+        os.nice(_NICENESS)
     compile_pass(asked)
     remember(_KEPT, _key(asked), {})
