@@ -44,6 +44,8 @@ def test_secrets_dates_and_empty_results_are_noticed() -> None:
     assert holds_secret('{\n "GITHUB_TOKEN": "abcdef123456"\n}')
     assert holds_secret("api_key=abcdef123456")
     assert not holds_secret("the secret garden")
+    for name in ("Token", "SECRETS", "Passwort", "Api_Key", "APIKEY", "CREDENTIALS", "acce\u017f\u017f_to\u212aen"):
+        assert holds_secret(f"{name} = abcdef123456")
     assert is_dated("2026-11-21T10:30:00+01:00") and not is_dated("12:30")
     now = time.time()
     assert is_dated(f"made: {now:.0f}") and is_dated(f"{now * 1000:.0f}.") and not is_dated("born 946684800")
