@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
@@ -15,16 +14,12 @@ import anyio
 from mcp_rl.backends.processes.compiled_ahead import Compiling, Pass
 from mcp_rl.config import TINY
 from mcp_rl.system.collector import collector_paused
+from mcp_rl.system.threads import take_turns
 
 if TYPE_CHECKING:
     from mcp_rl.backends.hosts import LearnerHost, LocalSettings, SamplerHost
     from mcp_rl.backends.processes.child import ChildLearner
     from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
-
-
-_SWITCH_SECONDS = 0.0005
-"""Time after which the event loop's thread gets the interpreter from the thread that imports; the default of 5 ms is
-several times as long as a tool call."""
 
 
 class BegunHosts:
@@ -64,6 +59,7 @@ class BegunHosts:
         if self._in_process:
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of vLLM and nvidia-smi, before torch
             if not self._vllm or find_spec("unsloth") is None:  # Unsloth is imported first, and not in a thread
+                take_turns()
                 self._imports = threading.Thread(target=_import_learner, name="mcp-rl-import", daemon=True)
                 self._imports.start()
             if not self._vllm and self.settings.base_model == TINY:
@@ -119,10 +115,5 @@ class BegunHosts:
 
 def _import_learner() -> None:
     """Errors are left to `make`, which imports the same modules."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        with collector_paused(), suppress(Exception):
-            importlib.import_module("mcp_rl.backends.processes.distributed")
-    finally:
-        sys.setswitchinterval(before)
+    with collector_paused(), suppress(Exception):
+        importlib.import_module("mcp_rl.backends.processes.distributed")
