@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mcp_rl.backends.base.base_name import base_revision, check_base_model
 from mcp_rl.backends.initial import check_initial, initial_hash
 from mcp_rl.backends.plan.wishes import check_size, check_wishes
@@ -181,4 +183,4 @@ async def prepare_scenarios(
         return Division(train, val)
     scenarios = await run_scenarios(config, server, params, sessions, plugins)
     check_no_user(scenarios, config.rollout.agent)
-    return divide(scenarios, config)
+    return await anyio.to_thread.run_sync(divide, scenarios, config)  # takes seconds

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
+
 from mcp_rl.config import explored_levels
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
@@ -167,7 +169,7 @@ async def _spelled_out(
         served.connection.tools, served.schemas, server=server, params=params, recipe=recipe, actions=actions
     )
     singles = probe.spread(len(probe.outcomes))
-    composer.compose(wanted, singles, chains)
+    await anyio.to_thread.run_sync(composer.compose, wanted, singles, chains)  # takes seconds
     if changing:
         walks = Walks(sessions, session, server, params, probe, changing, recipe.seed)
         missing = recipe.solvable - len(composer)
@@ -175,7 +177,8 @@ async def _spelled_out(
         most = {steps: most_alike(count) for steps, count in recipe.lengths(recipe.solvable).items()}
         lengths = _costly_lengths(recipe, server, missing) if costly else recipe.lengths(missing)
         await walks.compose(composer, lengths, most)
-        composer.compose(recipe.solvable - len(composer), singles, chains)  # in case the walks found too few
+        missing = recipe.solvable - len(composer)  # in case the walks found too few
+        await anyio.to_thread.run_sync(composer.compose, missing, singles, chains)
         if not costly and (missing := recipe.solvable - len(composer)):
             await walks.compose(composer, recipe.lengths(missing), {})
     if not len(composer):

@@ -191,7 +191,8 @@ class Walks:
             affordable = min(affordable, most_plays - self._stage.plays)
             if affordable < 1:
                 break
-            proposals = list(self._proposals(steps, 2 * (count - len(found)), most_alike))
+            drawing = self._proposals(steps, 2 * (count - len(found)), most_alike)
+            proposals = await anyio.to_thread.run_sync(list, drawing)  # takes seconds
             proposals = proposals[: int(min(affordable, len(proposals)))]
             drafts = await self._wave(proposals, count - len(found))
             dry, made = 0 if drafts else dry + 1, made + len(proposals)
