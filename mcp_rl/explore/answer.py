@@ -23,7 +23,7 @@ _CLOSING_AMOUNT = re.compile(r"[A-Za-z]{2,20}(?: [a-z]{2,20})?: (\d{1,15}(?:\.\d
 """An amount with its name and its unit: "Total: 5 items"."""
 _SECRET_LINE = re.compile(r"(?i)(?:token|secret|passw|api_?key|credential)\w{0,40}\W{0,3}[=:]\W{0,3}[^\s\"']{6}")
 _OF_SECRETS = "token", "secret", "passw", "key", "credent"
-"""What each of these lines holds, and is found far faster: most results hold none."""
+"""Words of which each such line holds one. Looking for them first is far faster, since most results hold none."""
 _PLACEHOLDER = re.compile(r"\[(?:image|audio|resource|link|\w+ content)\b[^\n\]]{0,300}\]")
 """A line that stands for content which is no text, as `toolserver/tools/results.py` writes it."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?Z?)?")
@@ -60,8 +60,8 @@ def read_answer(text: str, arguments: dict[str, Any]) -> Answer:
 
 def holds_secret(text: str) -> bool:
     """Return whether a result seems to hold a password or key, which must not get into a scenario file."""
-    lower = text.casefold()
-    return any(word in lower for word in _OF_SECRETS) and _SECRET_LINE.search(text) is not None
+    folded = text.casefold()
+    return any(word in folded for word in _OF_SECRETS) and _SECRET_LINE.search(text) is not None
 
 
 def holds_no_text(text: str) -> bool:

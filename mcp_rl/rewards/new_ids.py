@@ -48,9 +48,9 @@ def with_ids_numbered(text: str, places: Collection[str]) -> str:
     return _with_ids_numbered(text, tuple(places))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _with_ids_numbered(text: str, places: tuple[str, ...]) -> str:
-    """Return the same; kept, since many results are compared with one."""
+    """Do the work of `with_ids_numbered`. The last few texts are kept, since many results are compared with one."""
     value = _container(text)
     if value is None:
         for place in places:

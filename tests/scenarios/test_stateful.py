@@ -2,10 +2,12 @@
 
 import shutil
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -22,6 +24,7 @@ from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, scenario_lines
 from mcp_rl.scenarios.broken import BrokenScenario, broken_scenarios
 from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.scenarios.split import overlap, split
+from mcp_rl.scenarios.stateful import Proposal, Walks
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.session import Session
 from mcp_rl.toolserver.tool_server import ToolServer
@@ -115,6 +118,30 @@ def test_the_reset_tool_is_no_part_of_any_task(server: ToolServer, scenarios: li
 
 def test_the_same_seed_gives_the_same_tasks(server: ToolServer, scenarios: list[McpScenario]) -> None:
     assert scenario_lines(anyio.run(explored, server)) == scenario_lines(scenarios)
+
+
+def test_no_arguments_are_drawn_for_too_many_of_a_kind_nor_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose, move = Walks._proposal, Walks._move
+    drawn: list[str] = []
+    full: list[str] = []
+
+    def proposed(self: Walks, steps: int, tool: str, most_alike: float) -> Proposal | None:
+        assert threading.current_thread() is not threading.main_thread()
+        before, enough = len(drawn), steps == 1 and self._alike[self._kind([tool])] >= most_alike
+        found = propose(self, steps, tool, most_alike)
+        if enough:
+            full.append(tool)
+            assert found is None and len(drawn) == before
+        return found
+
+    def moved(self: Walks, name: str, *earlier: Any) -> Any:
+        drawn.append(name)
+        return move(self, name, *earlier)
+
+    monkeypatch.setattr(Walks, "_proposal", proposed)
+    monkeypatch.setattr(Walks, "_move", moved)
+    anyio.run(explored, notes_server(), Recipe(120, seed=2, max_steps=1))
+    assert drawn and full
 
 
 def test_the_reference_is_accepted_and_doing_nothing_is_not(server: ToolServer, scenarios: list[McpScenario]) -> None:

@@ -32,7 +32,7 @@ _KEPT = "compiled"
 _SECONDS = 120.0
 """Most seconds that a run waits for the process."""
 _NICENESS = 10
-"""Added to the process's: the run has a processor first, as what is compiled is needed only when it samples."""
+"""Niceness of the process: the run comes first, since it needs the code only once it samples."""
 
 
 class Compiling:
