@@ -142,7 +142,12 @@ class KvStore:
 
     def move(self, sources: list[int], targets: list[int], length: int) -> None:
         """Copy the first `length` positions of whole rows; rows may be on both sides (a permutation)."""
-        self.carry([(sources, targets, length)])
+        if self.numbers is None or set(sources) & set(targets):
+            self.carry([(sources, targets, length)])
+            return
+        length, every = round_up(length, self.shape.panel), self.numbers.reshape(self.data.shape)
+        for source, target in zip(sources, targets, strict=True):
+            every[:, :, target, :, :length] = every[:, :, source, :, :length]
 
     def carry(self, moves: list[tuple[list[int], list[int], int]]) -> None:
         """Copy the first positions of rows to other rows, rounded up to pages. Reads all before it writes any."""

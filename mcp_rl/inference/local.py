@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,11 @@ class LocalEngine:
         self.gang = not mixed if self._wanted_gang is None else self._wanted_gang
         self._choose_drafts()
         self._scheduler = Scheduler(
-            self._batch, gang=self.gang, admission_wait=self._admission_wait, after_load=self._after_load
+            self._batch,
+            gang=self.gang,
+            admission_wait=self._admission_wait,
+            after_load=self._after_load,
+            send=self._answers.send,
         )
         return self
 
@@ -228,8 +232,8 @@ class LocalEpisode:
 
 
 class _Answers:
-    """Answers of the worker thread to what waits on event loops, each of which is woken once for all that come
-    together."""
+    """Answers of the worker thread to what waits on event loops, each of which is woken once for all that were given
+    since the last `send`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -241,23 +245,25 @@ class _Answers:
         return future, partial(self._give, future)
 
     def _give(self, future: asyncio.Future[Any], result: Any) -> None:
-        loop = future.get_loop()
         with self._lock:
-            given = self._given.setdefault(loop, [])
-            given.append((future, result))
-        if len(given) == 1:
-            try:
-                loop.call_soon_threadsafe(self._deliver, loop)
-            except RuntimeError:  # the loop is gone, and with it everything that waited
-                del self._given[loop]
+            self._given.setdefault(future.get_loop(), []).append((future, result))
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
+    def send(self) -> None:
+        """Hand over what was given."""
+        if not self._given:
+            return
         with self._lock:
-            given = self._given.pop(loop)
-        for future, result in given:
-            if future.done():
-                continue
-            if isinstance(result, McpRlError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+            given, self._given = self._given, {}
+        for loop, answers in given.items():
+            with suppress(RuntimeError):  # the loop is gone, and with it everything that waited
+                loop.call_soon_threadsafe(_hand_over, answers)
+
+
+def _hand_over(answers: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, result in answers:
+        if future.done():
+            continue
+        if isinstance(result, McpRlError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

@@ -52,7 +52,7 @@ def trunk_length(ids: Sequence[int], stops: frozenset[int]) -> int:
     In the known chat formats that token ends the system message with the tool schemas. The trunk depends on the prompt
     alone, so an episode's computation never depends on other episodes.
     """
-    length = next((i + 1 for i, token in enumerate(ids) if token in stops), 0)
+    length = min((ids.index(stop) + 1 for stop in stops if stop in ids), default=0)
     return length if SHORTEST_TRUNK <= length < len(ids) else 0
 
 

@@ -118,8 +118,9 @@ class SeenPrefixes:
         if self._ids > REMEMBERED:
             self.clear()
         length = self._tree.find((), ids, 0)[1]
-        self._tree.add(Entry(self._store, -1, 0, (), list(ids)))
-        self._ids += len(ids)
+        if length < len(ids):
+            self._tree.add(Entry(self._store, -1, 0, (), list(ids)))
+            self._ids += len(ids)
         return length
 
 

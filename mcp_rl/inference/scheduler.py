@@ -61,12 +61,20 @@ class Scheduler:
     """
 
     def __init__(
-        self, batch: DecodingBatch, *, gang: bool, admission_wait: float, after_load: Callable[[], bool] | None = None
+        self,
+        batch: DecodingBatch,
+        *,
+        gang: bool,
+        admission_wait: float,
+        send: Callable[[], None],
+        after_load: Callable[[], bool] | None = None,
     ) -> None:
-        """after_load: called after each policy load; returns whether turns are taken up as a gang from then on."""
+        """send: hands over the answers that were given since it was last called. after_load: called after each policy
+        load; returns whether turns are taken up as a gang from then on."""
         self._batch = batch
         self._gang = gang
         self._after_load = after_load
+        self._send_answers = send
         self._admission_wait = admission_wait
         self._outboxes: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         """Messages of this pass of an event loop."""
@@ -152,10 +160,13 @@ class Scheduler:
 
     def _answer_all(self) -> None:
         """Handle all messages that have come."""
-        with self._answering, suppress(queue.Empty):
-            self._handle([])
-            while True:
-                self._handle(self._inbox.get_nowait())
+        try:
+            with self._answering, suppress(queue.Empty):
+                self._handle([])
+                while True:
+                    self._handle(self._inbox.get_nowait())
+        finally:
+            self._send_answers()
 
     def _handle(self, messages: Sequence[Callable[[], None]]) -> None:
         self._left.extend(messages)  # a message that fails leaves the others to be answered
@@ -184,6 +195,7 @@ class Scheduler:
         except Exception as error:
             self._batch.clear()
             self._fail(error if isinstance(error, CanaryError) else _typed("Sampling", error))
+        self._send_answers()
         self._batch.stats.busy_seconds += time.perf_counter() - began
 
     def _swap(self, weights: Mapping[str, Tensor | LowRank], version: int, done: Loaded) -> None:

@@ -91,9 +91,12 @@ def test_the_ends_of_the_distribution_can_be_drawn() -> None:
     assert draw(torch.tensor([[1.0, 5.0, 5.0]]), [0.0], [0.9])[0] == [1], "greedy takes the first of equals"
 
 
-def test_a_stream_gives_the_same_numbers_however_they_are_taken() -> None:
-    whole, parts, taken = Draws(5).take(500).tolist(), Draws(5), []
+@pytest.mark.parametrize("seed", [5, 2**64 + 7, -1])
+def test_a_stream_gives_the_numbers_of_philox_however_they_are_taken(seed: int) -> None:
+    whole = np.random.Generator(np.random.Philox(key=seed % 2**128)).random(500).tolist()
+    parts, taken = Draws(seed), list[float]()
     for count, unused in [(3, 0), (60, 59), (1, 0), (130, 65), (64, 64), (2, 1), (63, 0), (90, 7)] * 2:
+        Draws(6).next()
         taken += parts.take(count).tolist()[: count - unused]
         parts.give_back(unused)
         taken.append(parts.next())
