@@ -125,6 +125,7 @@ class Actions:
             "changing": (*self._others(measured.changing), *changing),
             "shown_by": (*self._others(measured.shown_by), *(reading if changing else ())),
             "unfit": self._others(measured.unfit),
+            "slow": self._others(measured.slow),
         }
         return replace(server, measured=measured.model_copy(update=found))
 
@@ -141,6 +142,7 @@ class Actions:
                 "reading": tuple(name for name in own(found.reading) if name not in changing),
                 "shown_by": own(found.shown_by),
                 "unfit": tuple(name for name in found.unfit if name not in self.actions),
+                "slow": tuple(name for name in found.slow if name not in self.actions),
                 "fatal": tuple(
                     call.model_copy(update=dict(self._call(ToolCall(tool=call.tool, arguments=call.arguments))))
                     for call in found.fatal

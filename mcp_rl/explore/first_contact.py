@@ -50,7 +50,7 @@ _ENOUGH: dict[Kept, tuple[Isolation, ...]] = {
     "elsewhere": ("reset",),
 }
 """The isolations that keep episodes apart, by where the state is kept."""
-_VERSION = 10
+_VERSION = 11
 """Part of a file's name; raised when what is measured changes its meaning."""
 
 
@@ -179,7 +179,7 @@ class _Contact:
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[_LivePlace]:
         opening = connect(
-            self._params, deadlines=Deadlines(**self._server.deadlines), name=self._server.name, stateful=True,
+            self._params, deadlines=Deadlines().of_steps(self._server.deadlines), name=self._server.name, stateful=True,
             allow_schema_change=True, sandbox=self._sandbox,
         )  # fmt: skip
         async with opening as connection:

@@ -384,6 +384,9 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(sentence)
     for name, state in states_of(setting.server).items():
         say(f"{name}, isolation {state.isolation}: {state.reason}.")
+        if state.slow:
+            tools = ", ".join(state.slow)
+            say(f"{name}: a call of {tools} ends after {Deadlines.slow_call:g} s (tools.deadlines waits longer).")
         if sessions.remembers(params):
             say(
                 f"{name} is slow, so a call that it has answered twice alike is answered from memory "

@@ -55,9 +55,9 @@ class Connector:
         self.name = name
         self.closed = False
         """While True, nothing more is opened."""
-        self.deadlines = replace(
-            deadlines or Deadlines(), longest_call=settings.longest_call, **(server.deadlines if server else {})
-        )
+        slow = frozenset(server.measured.slow if server and server.measured else ())
+        usual = replace(deadlines or Deadlines(), longest_call=settings.longest_call, slow=slow)
+        self.deadlines = usual.of_steps(server.deadlines) if server else usual
         self.log_dir = log_dir
         self._settings = settings
         self._tool_deadlines = {

@@ -76,6 +76,8 @@ class MeasuredState(BaseModel):
     """Tools that show the changes."""
     unfit: tuple[str, ...] = ()
     """Tools of which no task can be made: they take too long, or answer differently in each process."""
+    slow: tuple[str, ...] = ()
+    """Those of them that take too long."""
     fatal: tuple[FatalCall, ...] = ()
     """A call of each tool that ended the server. These tools are not offered, and the listing's hash is without them.
     """

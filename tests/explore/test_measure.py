@@ -24,6 +24,7 @@ from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
 from mcp_rl.scenarios.explored import explored_scenarios
+from mcp_rl.toolserver.connector import Connector
 from mcp_rl.toolserver.isolation import effective_isolation
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
@@ -103,7 +104,15 @@ def test_a_server_may_load_what_it_needs_at_its_first_call(tmp_path: Path, monke
 
 def test_one_slow_tool_does_not_make_a_server_slow(tmp_path: Path) -> None:
     found = measured(server_of("waiting", tmp_path)).measured
-    assert found is not None and found.unfit == () and found.call_seconds < 0.1
+    assert found is not None and found.unfit == found.slow == () and found.call_seconds < 0.1
+
+
+def test_a_tool_that_takes_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_DEADLINE", "_LONGEST_DEADLINE"):
+        monkeypatch.setattr(calls, name, 0.2)
+    server = measured(server_of("waiting", tmp_path))
+    assert server.measured is not None and server.measured.slow == ("get_length_later",) == server.measured.unfit
+    assert Connector("waiting", ToolsConfig(), server=server).deadlines.slow == {"get_length_later"}
 
 
 class _Keeper(socketserver.StreamRequestHandler):

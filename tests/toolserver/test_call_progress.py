@@ -53,3 +53,15 @@ async def test_deadlines_of_tool_call_and_connection_in_order():
                 await connection.call("work", slow)
             assert (await connection.call("work", slow, deadline=60)).text == "done"
             assert (await connection.call("write", {}, deadline=0.0)).text == "done"
+
+
+async def test_a_call_of_a_tool_that_was_slow_when_measured_ends_early_and_is_an_error_of_the_tool():
+    slow = frozenset({"work", "write"})
+    deadlines = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5, slow_call=0.5, slow=slow)
+    with reached("stdio") as params:
+        async with connect(params, deadlines=deadlines, tool_deadlines={"write": 60}) as connection:
+            result = await connection.call("work", {"seconds": 60}, deadline=60)
+            assert result.is_error and "a call of work within 0.5 s, although it reported progress" in result.text
+            assert (await connection.call("work", {"seconds": 0})).text == "done"
+            assert (await connection.call("write", {"seconds": 1})).text == "done", "its own deadline stands"
+            assert (await connection.call("echo", {"text": "still here"})).text == "still here"

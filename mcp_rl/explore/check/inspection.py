@@ -126,7 +126,7 @@ def offered_schemas(server: ToolServer, tools: Iterable[Tool]) -> ToolSchemas:
 
 def deadlines_of(server: ToolServer) -> Deadlines:
     """Return the default deadlines with those that the plugin sets."""
-    return Deadlines(**server.deadlines)
+    return Deadlines().of_steps(server.deadlines)
 
 
 def prompt_tokens(functions: Iterable[dict[str, Any]]) -> int:

@@ -157,6 +157,7 @@ class _Measuring:
             ),
             shown_by=tuple(sorted(shown)),
             unfit=tuple(sorted(self._calls.silent | self._differing)),
+            slow=tuple(sorted(self._calls.silent)),
             began_empty=bool(shown) and not shown & self._working.showed,
             start_seconds=round(self._processes.start_seconds, 2),
             call_seconds=round(self._calls.typical_seconds, 4),

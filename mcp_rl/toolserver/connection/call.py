@@ -133,6 +133,8 @@ class Call(Delivery):
         """Seconds from sending to the answer."""
         self.on_expiry: Callable[[], None] | None = None
         """Called when the deadline is missed."""
+        self.expired = False
+        """True once it is."""
         self._server = server
         self._seconds = seconds
         self._longest = max(seconds, longest)
@@ -233,6 +235,7 @@ class Call(Delivery):
             within = f"within {self._longest:g} s, although it reported progress"
         else:
             within = f"within {self._seconds:g} s of its last sign of progress"
+        self.expired = True
         self.fail(f"{self._server} did not answer a call of {self.name} {within}.")
         self.abandon()
         if self.on_expiry is not None:

@@ -51,7 +51,8 @@ class Connection(Owner):
         """Call a tool by the server's own name for it and await its result.
 
         The deadline in seconds is the tool's own, else `deadline`, else the connection's. It begins anew whenever the
-        server reports progress, up to `Deadlines.longest_call` in all.
+        server reports progress, up to `Deadlines.longest_call` in all. A slow tool without a deadline of its own gets
+        `Deadlines.slow_call` seconds; where these are too few, that is an error of the tool.
 
         Errors that the tool or the server reports are results with `is_error`. Raises ServerFault if the server died
         or did not answer in time, SchemaChanged if it lists other tools than at first, EngineError if the server
@@ -61,12 +62,15 @@ class Connection(Owner):
             return ToolResult(complaint, is_error=True)
         if changed := self._schema_changed():
             raise changed
-        seconds = self._tool_deadlines.get(tool_name, self._deadlines.call if deadline is None else deadline)
-        call = self._new_call("tools/call", {"name": tool_name, "arguments": arguments}, seconds)
+        call = self._tool_call(tool_name, arguments, deadline)
         try:
             raw = await self._outcome(call)
         except Refused as refused:
             return ToolResult(str(refused), None, True, call.took, tuple(call.asked))
+        except ServerFault as fault:
+            if call.expired and self._is_slow(tool_name):
+                return ToolResult(str(fault), None, True, self._deadlines.slow_call, tuple(call.asked))
+            raise
         result = read_result(raw, call.took)
         return replace(result, asked=tuple(call.asked)) if call.asked else result
 
@@ -102,10 +106,21 @@ class Connection(Owner):
         """Return the server's descriptions of its prompts, each with a `name`; failures end the list."""
         return await self._listed_all("prompts", "name")
 
-    def _new_call(self, method: str, params: dict[str, Any], seconds: float) -> Call:
+    def _is_slow(self, tool_name: str) -> bool:
+        return tool_name in self._deadlines.slow and tool_name not in self._tool_deadlines
+
+    def _tool_call(self, tool_name: str, arguments: dict[str, Any], deadline: float | None) -> Call:
+        params = {"name": tool_name, "arguments": arguments}
+        if self._is_slow(tool_name):
+            return self._new_call("tools/call", params, self._deadlines.slow_call, longest=0)
+        seconds = self._tool_deadlines.get(tool_name, self._deadlines.call if deadline is None else deadline)
+        return self._new_call("tools/call", params, seconds)
+
+    def _new_call(self, method: str, params: dict[str, Any], seconds: float, *, longest: float | None = None) -> Call:
         if self._broken is not None:
             raise ServerFault(self._broken, delivered=False)
-        return Call(method, params, server=self._server, seconds=seconds, longest=self._deadlines.longest_call)
+        longest = self._deadlines.longest_call if longest is None else longest
+        return Call(method, params, server=self._server, seconds=seconds, longest=longest)
 
     async def _listed_all(self, kind: str, key: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

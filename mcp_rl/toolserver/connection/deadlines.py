@@ -1,9 +1,15 @@
 """Deadlines of the steps of a connection."""
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,17 @@ class Deadlines:
     """A tool call, including the time to reopen a lost session. Each sign of progress begins it anew."""
     longest_call: float = 60.0
     """A tool call, however much progress the server reports. A longer deadline of the call stands."""
+    slow_call: float = 5.0
+    """A call of one of the `slow` tools, however much progress the server reports."""
+    slow: frozenset[str] = frozenset()
+    """Tools that took too long when the server was measured, by the server's names: to call one is rarely right, and
+    everything else waits for it."""
     close: float = 5.0
+
+    def of_steps(self, seconds: Mapping[str, float]) -> Deadlines:
+        """Return them with those of some steps, by their names here, replaced."""
+        changed: dict[str, Any] = dict(seconds)
+        return replace(self, **changed)
 
 
 class Steps:
