@@ -166,7 +166,7 @@ class ToolsConfig(Section):
     elicitation: Elicitation | None = None
     """Answer to a server that asks for input where no simulated user does; none: the plugin's, else decline."""
     remember: Annotated[bool, LIVE] = True
-    """Answer a call from memory once a slow server has answered it twice alike; off: episodes make every call."""
+    """Answer a call of 5 ms or more from memory once the server has answered it twice alike; off: make every call."""
     allow_schema_change: Annotated[bool, LIVE] = False
     """Continue if a server changes its tools during a run: off, as what was learned may not fit them."""
     server_config: Annotated[Path | None, LIVE] = None

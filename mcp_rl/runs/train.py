@@ -389,8 +389,8 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
             say(f"{name}: a call of {tools} ends after {Deadlines.slow_call:g} s (tools.deadlines waits longer).")
         if sessions.remembers(params):
             say(
-                f"{name} is slow, so a call that it has answered twice alike is answered from memory "
-                "(tools.remember=false makes every call)."
+                f"A call that {name} has answered twice alike is answered from memory (tools.remember=false makes "
+                "every call)."
             )
     if not setting.server.stateful and await sessions.isolation(params) != "shared":
         say(undeclared_notice(session.offered))

@@ -1,9 +1,9 @@
-"""Answers that a slow server gives once: the equal calls of other episodes get them from memory.
+"""Answers that a server gives once: the equal calls of other episodes get them from memory.
 
-The episodes of a group make mostly the same calls. Where a call takes long, or each episode needs a process of its own,
-a call that the server has answered twice alike is answered from memory from then on. What went before counts: for a
-server that keeps a state, a call is the same only after the same changes since the beginning of the episode. An episode
-whose next call is not known makes its earlier calls on the server first, and goes on there.
+The episodes of a group make mostly the same calls. Where a call takes some time, or each episode needs a process of its
+own, a call that the server has answered twice alike is answered from memory from then on. What went before counts: for
+a server that keeps a state, a call is the same only after the same changes since the beginning of the episode. An
+episode whose next call is not known makes its earlier calls on the server first, and goes on there.
 
 While tasks are made and proven every call is made, and its answer counts as one of the two (`NotingLink`): a solution
 that was proven twice needs no call when it is played for the first time.
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.state import MeasuredState
     from mcp_rl.toolserver.tools.results import ToolResult
 
-SLOW = 0.1
-"""Seconds that a call takes, with the start of a process where each episode has one, from which answers are kept."""
+WORTH = 0.005
+"""Seconds that a call takes, with the start of a process where each episode has one, from which answers are kept: 160
+calls of a step are then most of a second of a processor that could sample."""
 ASKED_AGAIN = 32
 """Uses of an answer after which the server is asked again for the first time."""
 ERROR_ASKED_AGAIN = 8
@@ -61,11 +62,11 @@ _IN_FLIGHT = 64
 
 
 def worth_remembering(measured: MeasuredState, tools: ToolsConfig) -> bool:
-    """Return whether a server's answers are kept: one that takes long, and whose state is the episode's own."""
+    """Return whether a server's answers are kept: they take some time, and its state is the episode's own."""
     if not tools.remember or measured.kept in ("unsure", "elsewhere") or measured.filled_anew:
         return False
     start = measured.start_seconds if measured.isolation == "per-rollout" else 0.0
-    return start + measured.call_seconds >= SLOW
+    return start + measured.call_seconds >= WORTH
 
 
 class CallInState(NamedTuple):

@@ -281,7 +281,7 @@ async def test_an_episode_that_was_told_something_else_is_a_fault(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("kept", "seconds", "remember"), [("process", 0.01, True), ("unsure", 1.0, True), ("process", 1.0, False)]
+    ("kept", "seconds", "remember"), [("process", 0.004, True), ("unsure", 1.0, True), ("process", 1.0, False)]
 )
 async def test_every_call_is_made_where_that_is_quick_or_unsure_or_asked_for(
     tmp_path: Path, kept: Kept, seconds: float, remember: bool
@@ -294,7 +294,7 @@ async def test_every_call_is_made_where_that_is_quick_or_unsure_or_asked_for(
 
 def test_the_start_of_a_process_counts_where_each_episode_has_one() -> None:
     def state(kept: Kept) -> MeasuredState:
-        return MeasuredState(kept=kept, listing="", start_seconds=0.5, call_seconds=0.01)
+        return MeasuredState(kept=kept, listing="", start_seconds=0.5, call_seconds=0.001)
 
     assert worth_remembering(state("process"), ToolsConfig())
     assert not any(worth_remembering(state(kept), ToolsConfig()) for kept in ("files", "nothing"))
