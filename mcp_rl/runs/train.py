@@ -8,6 +8,7 @@ last step is kept.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -192,7 +193,7 @@ class _Setting:
 async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
     """Open everything that steps need, and close it at the end."""
     config, run, progress = setting.config, setting.run, setting.progress
-    deadlines = Deadlines(call=config.rollout.tool_deadline)
+    deadlines = Deadlines.of_episodes(config)
     opening = known_server(
         setting.server, config.transport, config.tools, states=_states(run), deadlines=deadlines, log_dir=run.logs
     )
@@ -384,9 +385,8 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(sentence)
     for name, state in states_of(setting.server).items():
         say(f"{name}, isolation {state.isolation}: {state.reason}.")
-        if state.slow:
-            tools = ", ".join(state.slow)
-            say(f"{name}: a call of {tools} ends after {Deadlines.slow_call:g} s (tools.deadlines waits longer).")
+        if state.slow and (seconds := Deadlines.of_episodes(setting.config).slow_call) < math.inf:
+            say(f"{name}: a call of {', '.join(state.slow)} ends after {seconds:g} s (tools.deadlines waits longer).")
         if sessions.remembers(params):
             say(
                 f"A call that {name} has answered twice alike is answered from memory (tools.remember=false makes "

@@ -1,10 +1,13 @@
 """Deadlines of calls: per tool, and extended by progress up to a limit."""
 
 import asyncio
+import math
 import time
+from pathlib import Path
 
 import pytest
 
+from mcp_rl.config import RunConfig, ScenarioConfig
 from mcp_rl.errors import ServerFault
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
@@ -65,3 +68,16 @@ async def test_a_call_of_a_tool_that_was_slow_when_measured_ends_early_and_is_an
             assert (await connection.call("work", {"seconds": 0})).text == "done"
             assert (await connection.call("write", {"seconds": 1})).text == "done", "its own deadline stands"
             assert (await connection.call("echo", {"text": "still here"})).text == "still here"
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "seconds"),
+    [
+        (ScenarioConfig(), 5.0),
+        (ScenarioConfig(file=Path("mine.jsonl")), math.inf),
+        (ScenarioConfig(source="x"), math.inf),
+    ],
+)
+def test_slow_tools_get_less_time_only_where_the_tasks_are_explored(scenarios: ScenarioConfig, seconds: float) -> None:
+    deadlines = Deadlines.of_episodes(RunConfig(server="any", scenarios=scenarios))
+    assert (deadlines.slow_call, deadlines.call) == (seconds, 30.0)

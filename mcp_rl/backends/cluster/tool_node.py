@@ -110,7 +110,7 @@ class ToolNode(ClusterActor):
         states = {name: MeasuredState.model_validate(state) for name, state in recipe.states.items()}
         server = with_states(_resolved(config), states)
         params = server.params(config.transport)
-        deadlines = Deadlines(call=config.rollout.tool_deadline)
+        deadlines = Deadlines.of_episodes(config)
         made = await asyncio.to_thread(chat.make)
         (self.scratch / "logs").mkdir(exist_ok=True)
         async with open_sessions(server, config.tools, deadlines=deadlines, log_dir=self.scratch / "logs") as sessions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,8 @@ class Connection(Owner):
         return await self._listed_all("prompts", "name")
 
     def _is_slow(self, tool_name: str) -> bool:
-        return tool_name in self._deadlines.slow and tool_name not in self._tool_deadlines
+        slow = self._deadlines.slow if self._deadlines.slow_call < math.inf else ()
+        return tool_name in slow and tool_name not in self._tool_deadlines
 
     def _tool_call(self, tool_name: str, arguments: dict[str, Any], deadline: float | None) -> Call:
         params = {"name": tool_name, "arguments": arguments}

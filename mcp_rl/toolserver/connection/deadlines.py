@@ -11,6 +11,11 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_rl.config import RunConfig
+
+SLOW_CALL = 5.0
+"""Seconds for a call of a slow tool that no task needs."""
+
 
 @dataclass(frozen=True)
 class Deadlines:
@@ -26,12 +31,21 @@ class Deadlines:
     """A tool call, including the time to reopen a lost session. Each sign of progress begins it anew."""
     longest_call: float = 60.0
     """A tool call, however much progress the server reports. A longer deadline of the call stands."""
-    slow_call: float = 5.0
-    """A call of one of the `slow` tools, however much progress the server reports."""
+    slow_call: float = math.inf
+    """A call of one of the `slow` tools, however much progress the server reports, if that is less."""
     slow: frozenset[str] = frozenset()
-    """Tools that took too long when the server was measured, by the server's names: to call one is rarely right, and
-    everything else waits for it."""
+    """Tools that took too long when the server was measured, by the server's names."""
     close: float = 5.0
+
+    @staticmethod
+    def of_episodes(config: RunConfig) -> Deadlines:
+        """Return those of a training run's episodes.
+
+        Where its tasks are explored, none needs a slow tool: to call one is a mistake, and all others would wait for
+        it.
+        """
+        explored = config.scenarios.file is None and config.scenarios.source in (None, "explore")
+        return Deadlines(call=config.rollout.tool_deadline, slow_call=SLOW_CALL if explored else math.inf)
 
     def of_steps(self, seconds: Mapping[str, float]) -> Deadlines:
         """Return them with those of some steps, by their names here, replaced."""
