@@ -8,7 +8,6 @@ last step is kept.
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -57,6 +56,7 @@ from mcp_rl.system.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.isolation import undeclared_notice
 from mcp_rl.toolserver.state import MeasuredState
+from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -385,8 +385,8 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(sentence)
     for name, state in states_of(setting.server).items():
         say(f"{name}, isolation {state.isolation}: {state.reason}.")
-        if state.slow and (seconds := Deadlines.of_episodes(setting.config).slow_call) < math.inf:
-            say(f"{name}: a call of {', '.join(state.slow)} ends after {seconds:g} s (tools.deadlines waits longer).")
+        if hurried := _hurried(setting.config, name, state):
+            say(hurried)
         if sessions.remembers(params):
             say(
                 f"A call that {name} has answered twice alike is answered from memory (tools.remember=false makes "
@@ -398,6 +398,16 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(f"Continuing from step {setting.state.step} in {setting.run.path}.")
     else:
         say(f"The run is kept in {setting.run.path}.")
+
+
+def _hurried(config: RunConfig, server: str, state: MeasuredState) -> str:
+    """Return a sentence on a server's slow tools that get less time than others; "" if there are none."""
+    own = {tool.removeprefix(f"{server}{BETWEEN}") for tool in config.tools.deadlines}
+    deadlines = replace(Deadlines.of_episodes(config), slow=frozenset(state.slow) - own)
+    if not deadlines.hurried:
+        return ""
+    tools = ", ".join(sorted(deadlines.hurried))
+    return f"{server}: calls to {tools} end after {deadlines.slow_call:g} s, being slow; tools.deadlines allows more."
 
 
 async def _expect(setting: _Setting) -> None:

@@ -57,8 +57,8 @@ def take_turns() -> None:
     """Let Python's threads take turns every 0.2 ms, not every 5, from now on.
 
     The thread that samples needs the interpreter some times in each pass over the model, which takes a millisecond or
-    two if the model is small. While the event loop's thread was busy, it waited 5 ms each time. That
-    thread waited as long, after each answer of a tool, while another one imported the learner.
+    two if the model is small. While the event loop's thread was busy, it waited 5 ms each time. That thread waited as
+    long, after each answer of a tool, while another one imported the learner.
     """
     sys.setswitchinterval(min(sys.getswitchinterval(), 0.0002))
 

@@ -2,13 +2,17 @@
 
 import asyncio
 import math
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mcp_rl.config import RunConfig, ScenarioConfig
 from mcp_rl.errors import ServerFault
+from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver.connection import owner
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from tests.toolserver.changing_http import TRANSPORTS, reached
@@ -64,10 +68,22 @@ async def test_a_call_of_a_tool_that_was_slow_when_measured_ends_early_and_is_an
     with reached("stdio") as params:
         async with connect(params, deadlines=deadlines, tool_deadlines={"write": 60}) as connection:
             result = await connection.call("work", {"seconds": 60}, deadline=60)
-            assert result.is_error and "a call of work within 0.5 s, although it reported progress" in result.text
+            assert (result.text, result.is_error) == ("The tool did not answer within 0.5 s.", True)
             assert (await connection.call("work", {"seconds": 0})).text == "done"
             assert (await connection.call("write", {"seconds": 1})).text == "done", "its own deadline stands"
             assert (await connection.call("echo", {"text": "still here"})).text == "still here"
+
+
+async def test_slow_calls_that_end_early_say_nothing_of_their_server(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(owner, "_PING_SECONDS", 0.1)
+    waiting = Path(__file__).parents[1] / "explore" / "state_server.py"
+    params = StdioServer(command=sys.executable, args=("-I", "-S", str(waiting), "waiting", "nowhere"))
+    deadlines = replace(PATIENT, slow_call=0.2, slow=frozenset({"get_length_later"}))
+    async with connect(params, deadlines=deadlines) as connection:
+        hurried = [connection.call("get_length_later", {"text": "four"}) for _ in range(3)]
+        asked = connection.call("get_length", {"text": "four"})
+        *late, answer = await asyncio.gather(*hurried, asked)
+        assert all(result.is_error for result in late) and not answer.is_error and connection.alive
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from mcp.types import CONNECTION_CLOSED, METHOD_NOT_FOUND
+from mcp.types import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from mcp_rl.errors import EngineError, RunStop, ServerFault
 from mcp_rl.system.redaction import without_secrets
@@ -133,8 +133,6 @@ class Call(Delivery):
         """Seconds from sending to the answer."""
         self.on_expiry: Callable[[], None] | None = None
         """Called when the deadline is missed."""
-        self.expired = False
-        """True once it is."""
         self._server = server
         self._seconds = seconds
         self._longest = max(seconds, longest)
@@ -235,7 +233,6 @@ class Call(Delivery):
             within = f"within {self._longest:g} s, although it reported progress"
         else:
             within = f"within {self._seconds:g} s of its last sign of progress"
-        self.expired = True
         self.fail(f"{self._server} did not answer a call of {self.name} {within}.")
         self.abandon()
         if self.on_expiry is not None:
@@ -245,6 +242,19 @@ class Call(Delivery):
         if self._future is not None and not self._future.done():
             self._future.set_exception(error)
             self._future.exception()  # retrieved, so that asyncio does not report it if the caller is gone
+
+
+class HurriedCall(Call):
+    """A call of a tool that is known to be slow: no progress extends its deadline, and to miss it is an error of the
+    tool, which says nothing of the server."""
+
+    def sign_of_life(self) -> None:
+        """Leave the deadline as it is."""
+
+    def _expire(self) -> None:
+        self.took = self._seconds
+        self._raise(Refused(f"The tool did not answer within {self._seconds:g} s.", REQUEST_TIMEOUT))
+        self.abandon()
 
 
 def unsendable(arguments: dict[str, Any]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.toolserver.connection.call import Call, Refused, unsendable
+from mcp_rl.toolserver.connection.call import Call, HurriedCall, Refused, unsendable
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.connection.owner import Owner
 from mcp_rl.toolserver.tools.listing import entries, pages
@@ -42,6 +41,7 @@ class Connection(Owner):
     ) -> None:
         super().__init__(params, deadlines, name, **options)
         self._tool_deadlines = dict(tool_deadlines or {})
+        self._hurried = deadlines.hurried - self._tool_deadlines.keys()
 
     @property
     def alive(self) -> bool:
@@ -52,8 +52,8 @@ class Connection(Owner):
         """Call a tool by the server's own name for it and await its result.
 
         The deadline in seconds is the tool's own, else `deadline`, else the connection's. It begins anew whenever the
-        server reports progress, up to `Deadlines.longest_call` in all. A slow tool without a deadline of its own gets
-        `Deadlines.slow_call` seconds; where these are too few, that is an error of the tool.
+        server reports progress, up to `Deadlines.longest_call` in all. A tool that is `Deadlines.hurried` and has no
+        deadline of its own gets `Deadlines.slow_call` seconds; where these are too few, that is an error of the tool.
 
         Errors that the tool or the server reports are results with `is_error`. Raises ServerFault if the server died
         or did not answer in time, SchemaChanged if it lists other tools than at first, EngineError if the server
@@ -68,10 +68,6 @@ class Connection(Owner):
             raw = await self._outcome(call)
         except Refused as refused:
             return ToolResult(str(refused), None, True, call.took, tuple(call.asked))
-        except ServerFault as fault:
-            if call.expired and self._is_slow(tool_name):
-                return ToolResult(str(fault), None, True, self._deadlines.slow_call, tuple(call.asked))
-            raise
         result = read_result(raw, call.took)
         return replace(result, asked=tuple(call.asked)) if call.asked else result
 
@@ -107,22 +103,17 @@ class Connection(Owner):
         """Return the server's descriptions of its prompts, each with a `name`; failures end the list."""
         return await self._listed_all("prompts", "name")
 
-    def _is_slow(self, tool_name: str) -> bool:
-        slow = self._deadlines.slow if self._deadlines.slow_call < math.inf else ()
-        return tool_name in slow and tool_name not in self._tool_deadlines
-
     def _tool_call(self, tool_name: str, arguments: dict[str, Any], deadline: float | None) -> Call:
         params = {"name": tool_name, "arguments": arguments}
-        if self._is_slow(tool_name):
-            return self._new_call("tools/call", params, self._deadlines.slow_call, longest=0)
+        if tool_name in self._hurried:
+            return self._new_call("tools/call", params, self._deadlines.slow_call, HurriedCall)
         seconds = self._tool_deadlines.get(tool_name, self._deadlines.call if deadline is None else deadline)
         return self._new_call("tools/call", params, seconds)
 
-    def _new_call(self, method: str, params: dict[str, Any], seconds: float, *, longest: float | None = None) -> Call:
+    def _new_call(self, method: str, params: dict[str, Any], seconds: float, kind: type[Call] = Call) -> Call:
         if self._broken is not None:
             raise ServerFault(self._broken, delivered=False)
-        longest = self._deadlines.longest_call if longest is None else longest
-        return Call(method, params, server=self._server, seconds=seconds, longest=longest)
+        return kind(method, params, server=self._server, seconds=seconds, longest=self._deadlines.longest_call)
 
     async def _listed_all(self, kind: str, key: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

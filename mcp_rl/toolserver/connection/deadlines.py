@@ -37,6 +37,11 @@ class Deadlines:
     """Tools that took too long when the server was measured, by the server's names."""
     close: float = 5.0
 
+    @property
+    def hurried(self) -> frozenset[str]:
+        """The slow tools, where they get less time than others."""
+        return self.slow if self.slow_call < math.inf else frozenset()
+
     @staticmethod
     def of_episodes(config: RunConfig) -> Deadlines:
         """Return those of a training run's episodes.
