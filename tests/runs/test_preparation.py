@@ -10,7 +10,8 @@ from mcp_rl.config import RunConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.runs import identity as preparation
-from mcp_rl.runs.train import run_training
+from mcp_rl.runs.train import hurried_tools, run_training
+from mcp_rl.toolserver.state import MeasuredState
 
 TASK = {"server_params": {"transport": "stdio", "command": "true"}, "server": "mcp_calculator"}
 
@@ -114,3 +115,15 @@ async def test_scenarios_for_other_tools_are_refused(entry: dict[str, Any], word
         await run_training(config)
     assert words in str(error.value)
     assert list((tmp_path / "runs").rglob("*.jsonl")) == []
+
+
+def test_a_run_says_which_tools_get_less_time() -> None:
+    slow = MeasuredState(kept="nothing", listing="", slow=("wait", "wait_until"))
+    said = hurried_tools(RunConfig(server="desk", tools={"deadlines": {"wait_until": 60}}), "desk", slow)
+    assert said == "desk: slow tools get only 5 s for a call: wait (tools.deadlines allows more)."
+    own = RunConfig(server="desk", scenarios={"file": Path("mine.jsonl")})
+    assert (
+        hurried_tools(own, "desk", slow)
+        == hurried_tools(RunConfig(server="desk"), "desk", MeasuredState(kept="nothing", listing=""))
+        == ""
+    )
