@@ -97,7 +97,7 @@ async def play_again(
     params = server.params(config.transport)
     tally, steps = Repeated(), list(dict.fromkeys(repetition.step for repetition in chosen))
     models = {step: find_model(f"{evidence.folder}@{step}", evidence.folder.parent) for step in steps}
-    deadlines = Deadlines.of_episodes(config)
+    deadlines = Deadlines(call=config.rollout.tool_deadline)
     async with open_sessions(server, config.tools, deadlines=deadlines) as sessions:
         session = await sessions.get(params)
         if session.schemas.hash != evidence.origin.identity.schema_hash:
