@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from mcp_rl.inference.native.compiling import OUTPUTS
-from mcp_rl.inference.native.layers import product
+from mcp_rl.inference.native.layers import WRITTEN, product
 from mcp_rl.inference.native.model import FlatWeights
 from mcp_rl.inference.native.vectors import start
 from mcp_rl.inference.products import has_onednn, linear
@@ -49,7 +49,7 @@ def layers() -> dict[str, tuple[int, int]]:
 
 @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
 def native(numbers, kind, x, out):  # type: ignore[no-untyped-def]
-    product(numbers, kind, start(x), len(x), (start(out), out.shape[1]), False)
+    product(numbers, kind, start(x), len(x), (start(out), out.shape[1]), WRITTEN)
 
 
 def by_turns(*ways: Callable[[], object], rounds: int = 300) -> list[float]:

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from mcp_rl.inference.attention import AttentionPlan, TokenGroup
-from mcp_rl.inference.cache import GROWTH, PAGE, KvStore, Trunk, round_up
+from mcp_rl.inference.cache import GROWTH, KvStore, Trunk, round_up
 from mcp_rl.inference.drafts import LOGITS, MOST, Drafts, Pace
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
+from mcp_rl.inference.native.compiling import PAGE
 from mcp_rl.inference.native.guesses import NOTHING
 from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.native_turns import take_in, turn_arrays

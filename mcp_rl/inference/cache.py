@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mcp_rl.inference.native.compiling import PAGE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GROWTH = 64
+GROWTH = PAGE
 """Positions by which rows grow. Attention reads whole multiples too, so its shapes are few."""
-PAGE = GROWTH
-"""Positions in a page."""
 
 
 def round_up(count: int, multiple: int) -> int:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mcp_rl.inference.attention import AttentionPlan, TokenGroup
-from mcp_rl.inference.cache import PAGE, KvStore, Trunk, round_up
+from mcp_rl.inference.cache import KvStore, Trunk, round_up
 from mcp_rl.inference.grouping import given_groups, is_alone, width
+from mcp_rl.inference.native.compiling import PAGE
 from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.products import TILE
 

@@ -3,7 +3,7 @@
     python -m mcp_rl.backends.processes.compiled_ahead sampling|update
 
 The code is kept on disk (Numba's cache), where the run finds it. Without these processes, or if one fails, the run
-compiles the same when it first samples and learns, which takes 10 to 30 seconds.
+compiles the same when it first samples and learns, which takes 10 to 20 seconds.
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ import sys
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import anyio
 
 from mcp_rl.system.measured import recall, remember
 from mcp_rl.system.processes.spawn import python_path, spawned
 
-if TYPE_CHECKING:
-    from mcp_rl.learning.samples import Sample
-
 Pass = Literal["sampling", "update"]
 PACKAGE = Path(__file__).resolve().parents[2]
-_SOURCES = ("inference/cache.py", "inference/native/*.py", "learning/native/*.py")
+_SOURCES = ("inference/native/*.py", "learning/native/*.py")
 _KEPT = "compiled"
 _SECONDS = 120.0
 """Most seconds that a run waits for the process."""
@@ -74,43 +71,15 @@ def _key(what: Pass) -> dict[str, str]:
 
 
 def compile_pass(what: Pass) -> None:
-    """Sample or learn a little with the built-in model."""
-    import numpy as np
-
-    from mcp_rl.backends.base.base_model import make_learner, open_base
-    from mcp_rl.backends.base.options import plan_loading
-    from mcp_rl.config import TINY, TrainConfig, UnslothConfig
-    from mcp_rl.inference.drafts import Drafts
-    from mcp_rl.inference.native.guesses import CONTEXT
-    from mcp_rl.inference.policy import Policy
-    from mcp_rl.inference.probe import decodes_as_it_prefills
-    from mcp_rl.learning.measure import forward_and_back
-
-    config = TrainConfig()
-    base = open_base(plan_loading(TINY, UnslothConfig(use=False), config))
+    """Compile what sampling or an update calls."""
     if what == "sampling":
-        decodes_as_it_prefills(Policy(base.model))
-        Drafts().take_in(np.zeros((1, CONTEXT), np.int64), np.zeros(1, np.int64))
+        from mcp_rl.inference.native.ahead import compile_sampling
+
+        compile_sampling()
     else:
-        learner = make_learner(base.model, TINY, config, plan=base.plan)
-        forward_and_back(learner, _samples())()
+        from mcp_rl.learning.native.ahead import compile_update
 
-
-def _samples() -> list[Sample]:
-    """Return two episodes that share their beginning."""
-    import numpy as np
-
-    from mcp_rl.learning.samples import Sample
-
-    made = []
-    for own in (3, 4):
-        tokens, at = [*range(40), *[own] * 5], np.arange(39, 44)
-        numbers = np.ones(len(at), np.float32)
-        targets = np.full(len(at), own, np.int64)
-        made.append(
-            Sample(tokens=tokens, at=at, targets=targets, logprobs=-numbers, weights=numbers, advantage=1.0, group=0)
-        )
-    return made
+        compile_update()
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.cache import PAGE
-from mcp_rl.inference.native.compiling import compiled, hold
+from mcp_rl.inference.native.compiling import PAGE, hold, inner
 from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
-from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, fetched, pointer_to, start
+from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, fetched, filled, pointer_to, start
 
 
-@compiled
+@inner
 def _score(queries, count, keys, positions, dim, nothing, out):
     """Write the scores of packed queries [count, dim] over the first positions of keys in panels, rounded up to whole
     panels, to lines of out."""
@@ -24,7 +23,7 @@ def _score(queries, count, keys, positions, dim, nothing, out):
     multiply((queries, dim, np.int64(1)), (keys, dim * WIDE, np.int64(WIDE)), (count, dim, scores), nothing, out)
 
 
-@compiled
+@inner
 def _add_values(weights, queries, count, values, dim, out):
     """Add values [count, dim], weighted by lines, to packed answers [queries, dim], page by page."""
     weights, line = weights
@@ -34,7 +33,7 @@ def _add_values(weights, queries, count, values, dim, out):
         multiply((at(weights, begin), line, np.int64(1)), page, size, (out, dim), (out, dim))
 
 
-@compiled
+@inner
 def _trunk(trunks, which, head, heads, dim):
     """Return pointers to a trunk's keys and values of one head, and its length: 0 if there is none. head: its number
     among the keys and values of all layers; heads: from keys to values."""
@@ -45,7 +44,7 @@ def _trunk(trunks, which, head, heads, dim):
     return keys, at(keys, heads * capacity * dim), length
 
 
-@compiled
+@inner
 def _end(tokens, begin, most, of_token):
     """Return one past the last of at most so many tokens, from one on, that have the same entry in an array."""
     end = begin + 1
@@ -54,7 +53,7 @@ def _end(tokens, begin, most, of_token):
     return end
 
 
-@compiled
+@inner
 def _last_of_row(tokens, begin, end, own):
     """Return the largest place in their row of some tokens."""
     last = own[tokens[begin]]
@@ -63,7 +62,7 @@ def _last_of_row(tokens, begin, end, own):
     return last
 
 
-@compiled
+@inner
 def longest_line(tokens, packed, trunks):
     """Return the longest line of scores of some tokens, which may be read together."""
     longest = trunk = 0
@@ -74,7 +73,7 @@ def longest_line(tokens, packed, trunks):
     return (-(-trunk // PAGE) - (-longest // PAGE)) * PAGE
 
 
-@compiled
+@inner
 def attend(weights, cache, packed, layer, queries, tokens, out):
     """Write the attention of some tokens to out [tokens, heads, dim]. queries: those of all, scaled, likewise."""
     heads, shared, dim = weights.heads, weights.shared, weights.dim
@@ -84,14 +83,14 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
     lines, sums = np.empty(most * share * line, np.float32), np.empty(line // BLOCK, np.float32)
     asked, answers = np.empty(most * share * dim, np.float32), np.empty(most * share * dim, np.float32)
     zeros, numbers = np.zeros(line, np.float32), start(cache.numbers)
-    nothing = start(zeros), np.int64(0)
-    begin = 0
+    nothing, every = (start(zeros), np.int64(0)), np.arange(len(tokens))
+    begin = np.int64(0)  # a plain 0 is a type of its own, for which what is called would be compiled again
     while begin < len(tokens):
         end = _end(tokens, begin, most, packed.trunk_of)
         count = (end - begin) * share
         for head in range(shared):
-            pack(queries, heads * dim, tokens[begin:end], head * share * dim, share * dim, asked)
-            answers[: count * dim] = 0
+            pack(start(queries), heads * dim, tokens[begin:end], head * share * dim, share * dim, asked)
+            filled(start(answers), count * dim, np.float32(0))
             of_all = layer * 2 * shared + head
             key_row = (layer * 2 * cache.rows * shared + head) * room
             value_row = key_row + cache.rows * shared * room
@@ -100,7 +99,7 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
             before = -(-length // PAGE) * PAGE
             _score(start(asked), count, trunk_keys, length, dim, nothing, (start(lines), line))
             for query in range(count):
-                lines[query * line + length : query * line + before] = HIDDEN
+                filled(at(start(lines), query * line + length), before - length, HIDDEN)
             row = begin
             while row < end:
                 stop = min(_end(tokens, row, most, packed.slots), end)
@@ -115,8 +114,9 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                 _score(at(start(asked), first * dim), some, keys, last + 1, dim, nothing, target)
                 for query in range(first, first + some):
                     seen = before + own[tokens[begin + query // share]] + 1
-                    lines[query * line + seen : query * line + padded] = HIDDEN
-                    softmax(at(start(lines), query * line), padded, sums)
+                    scores = at(start(lines), query * line)
+                    filled(at(scores, seen), padded - seen, HIDDEN)
+                    softmax(scores, padded, sums)
                 row = stop
             _add_values((start(lines), line), count, length, trunk_values, dim, start(answers))
             row = begin
@@ -131,6 +131,6 @@ def attend(weights, cache, packed, layer, queries, tokens, out):
                 mine = at(start(lines), first * line + before), line
                 _add_values(mine, some, seen, values, dim, at(start(answers), first * dim))
                 row = stop
-            unpack(answers, heads * dim, np.arange(begin, end), head * share * dim, share * dim, out)
+            unpack(answers, heads * dim, every[begin:end], head * share * dim, share * dim, start(out))
         begin = end
     hold(zeros)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import NONE, OUTPUTS, TokenArrays, compiled
+from mcp_rl.inference.native.compiling import NONE, OUTPUTS, TokenArrays, compiled, inner
 from mcp_rl.inference.native.draws import draw_one
-from mcp_rl.inference.native.forward import forward
+from mcp_rl.inference.native.forward import embedded, into, logits_of, out_of, room_for
 from mcp_rl.inference.native.guesses import CONTEXT, guess
 from mcp_rl.inference.native.vectors import BLOCK
 
@@ -45,7 +45,7 @@ class TurnArrays(NamedTuple):
     """Number of guessed ids."""
 
 
-@compiled
+@inner
 def _is_in(token, some):
     found = False
     for each in some:
@@ -53,7 +53,7 @@ def _is_in(token, some):
     return found
 
 
-@compiled
+@inner
 def _packed(turns, row, followers, most, packed, total):
     """Pack the newest id of a row, and what may follow it, from a place on; return one past the last place."""
     count = turns.counts[row]
@@ -82,9 +82,11 @@ def decode(weights, rotations, cache, followers, stops, passes, most, turns):
     sums = np.empty(blocks, np.float32)
     lines = np.empty((5, len(out)), np.int64)
     packed = TokenArrays(lines[0], lines[1], lines[2], lines[3], lines[4])
+    scratch, every = room_for(weights, len(out)), np.arange(len(out))
+    queries = np.empty(len(out) * weights.heads * weights.dim, np.float32)
     live, alive, ends = np.arange(rows), rows, np.empty(rows, np.int64)
     for _ in range(passes):
-        total = 0
+        total = np.int64(0)
         for place in range(alive):
             total = _packed(turns, live[place], followers, most, packed, total)
             ends[place] = total
@@ -95,7 +97,11 @@ def decode(weights, rotations, cache, followers, stops, passes, most, turns):
             packed.own[:total],
             packed.trunk_of[:total],
         )
-        forward(weights, rotations, cache, some, out[:total])
+        x = embedded(weights, some.ids)
+        for layer in range(len(weights.products)):
+            into(weights, rotations, cache, some, layer, (x, queries), scratch, (np.int64(0), total))
+            out_of(weights, cache, some, layer, queries, every[:total], x, scratch)
+        logits_of(weights, x, scratch, out[:total])
         first = staying = 0
         for place in range(alive):
             row, going = live[place], True

@@ -1,10 +1,10 @@
 """The native forward pass: all layers of a model of Llama's shape over packed tokens, in compiled functions.
 
 They need no Python between their products and release the interpreter's lock. Sampled tokens pass all layers in one
-call. Given ones, often a single long row, pass layer by layer, so that threads share them: each takes some tokens from
-one layer into the next, whose keys and values are then all stored. Every token is computed as if it were
-alone: the sums of a product run over its inputs one by one, those of attention over its trunk and its own row, whatever
-else is in the batch.
+call (`decoding`). Given ones, often a single long row, pass layer by layer, so that threads share them: each takes some
+tokens out of one layer and into the next, whose keys and values are then all stored. Every token is computed as if it
+were alone: the sums of a product run over its inputs one by one, those of attention over its trunk and its own row,
+whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from mcp_rl.inference.native.compiling import (
     QUERY,
     compiled,
     hold,
+    inner,
 )
-from mcp_rl.inference.native.layers import normalised, product, turned
+from mcp_rl.inference.native.layers import ADDED, WRITTEN, normalised, product, turned
 from mcp_rl.inference.native.vectors import PANEL, WIDE, at, copied, gated, scattered, start
 
 TOKENS = 96
 """Tokens that pass through a layer's products together: what they need stays in the processor's cache."""
 
 
-@compiled
+@inner
 def _normalised_lines(x, width, gain, weights, count, out):
     """Write lines of x [count, width], normalised, to out [count, hidden size]. x, out: pointers."""
     hidden = weights.embeddings.shape[1]
@@ -47,7 +48,7 @@ def _normalised_lines(x, width, gain, weights, count, out):
         )
 
 
-@compiled
+@inner
 def _store(weights, rotations, cache, packed, layer, token, line, queries):
     """Store a token's keys and values, and write its scaled queries. line: all three, each [heads, dim]."""
     heads, shared, dim = weights.heads, weights.shared, weights.dim
@@ -63,7 +64,7 @@ def _store(weights, rotations, cache, packed, layer, token, line, queries):
     numbers = start(cache.numbers)
     first = layer * 2 * cache.rows * shared * room
     for part in range(shared):
-        turned(line, (heads + part) * dim, turn, np.float32(1), key, 0)
+        turned(line, (heads + part) * dim, turn, np.float32(1), key, np.int64(0))
         row = first + (packed.slots[token] * shared + part) * room
         panel = row + own // WIDE * WIDE * dim + own % WIDE
         scattered(start(key), dim, at(numbers, panel), np.int64(WIDE))
@@ -117,15 +118,6 @@ def embedded(weights, ids):
 
 
 @compiled
-def chosen(x, tokens):
-    """Return the lines of some tokens."""
-    out = np.empty((len(tokens), x.shape[1]), np.float32)
-    for place in range(len(tokens)):
-        copied(start(x[tokens[place]]), x.shape[1], start(out[place]))
-    return out
-
-
-@compiled
 def into(weights, rotations, cache, packed, layer, lines, room, span):
     """Store a layer's keys and values of a span of the packed tokens, and write their queries. lines: x [tokens, width]
     and the queries of all; span: the first token and one past the last."""
@@ -136,7 +128,7 @@ def into(weights, rotations, cache, packed, layer, lines, room, span):
         some = min(TOKENS, end - block)
         here = at(start(x), block * width)
         _normalised_lines(here, width, weights.norms[layer, BEFORE], weights, some, start(normal))
-        product(weights.numbers, weights.products[layer, INWARD], start(normal), some, (start(inward), step), False)
+        product(weights.numbers, weights.products[layer, INWARD], start(normal), some, (start(inward), step), WRITTEN)
         for token in range(some):
             line = inward[token * step : (token + 1) * step]
             _store(weights, rotations, cache, packed, layer, block + token, line, queries)
@@ -152,21 +144,13 @@ def out_of(weights, cache, packed, layer, queries, tokens, x, room):
         some = min(TOKENS, len(tokens) - block)
         here = at(start(x), block * width)
         attend(weights, cache, packed, layer, queries, tokens[block : block + some], attended)
-        product(numbers, products[layer, OUTWARD], start(attended), some, (here, width), True)
+        product(numbers, products[layer, OUTWARD], start(attended), some, (here, width), ADDED)
         _normalised_lines(here, width, weights.norms[layer, AFTER], weights, some, start(normal))
-        product(numbers, products[layer, GATES], start(normal), some, (start(gates), wide), False)
+        product(numbers, products[layer, GATES], start(normal), some, (start(gates), wide), WRITTEN)
         for token in range(some):
             gate = at(start(gates), token * wide)
             gated(gate, at(gate, inner), inner // WIDE, at(start(between), token * inner))
-        product(numbers, products[layer, DOWN], start(between), some, (here, width), True)
-
-
-@compiled
-def through(weights, rotations, cache, packed, layer, lines, room, span):
-    """Take a span of the packed tokens out of a layer and into the next one."""
-    (x, queries), (begin, end) = lines, span
-    out_of(weights, cache, packed, layer, queries, np.arange(begin, end), x[begin:end], room)
-    into(weights, rotations, cache, packed, layer + 1, lines, room, span)
+        product(numbers, products[layer, DOWN], start(between), some, (here, width), ADDED)
 
 
 @compiled
@@ -178,25 +162,4 @@ def logits_of(weights, x, room, out):
         here = at(start(x), block * width)
         _normalised_lines(here, width, weights.head[0], weights, some, start(room.normal))
         target = at(start(out), block * columns), columns
-        product(weights.numbers, weights.head[1:], start(room.normal), some, target, False)
-
-
-@compiled
-def finish(weights, cache, packed, queries, x, room, keep, out):
-    """Take the tokens in the places `keep` out of the last layer, and write their logits to out [len(keep), outputs of
-    the head]: only these depend on the rest of the layer."""
-    kept = chosen(x, keep)
-    out_of(weights, cache, packed, len(weights.products) - 1, queries, keep, kept, room)
-    logits_of(weights, kept, room, out)
-
-
-@compiled
-def forward(weights, rotations, cache, packed, out):
-    """Store the keys and values of packed tokens, and write their logits to out [tokens, outputs of the head]."""
-    count = len(packed.ids)
-    x, room = embedded(weights, packed.ids), room_for(weights, count)
-    queries, every = np.empty(count * weights.heads * weights.dim, np.float32), (np.int64(0), np.int64(count))
-    into(weights, rotations, cache, packed, np.int64(0), (x, queries), room, every)
-    for layer in range(len(weights.products) - 1):
-        through(weights, rotations, cache, packed, layer, (x, queries), room, every)
-    finish(weights, cache, packed, queries, x, room, np.arange(count), out)
+        product(weights.numbers, weights.head[1:], start(room.normal), some, target, WRITTEN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, compiled, hold
+from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, hold, inner
 from mcp_rl.inference.native.vectors import (
     LANES,
     PANEL,
@@ -31,9 +31,11 @@ from mcp_rl.inference.native.vectors import (
 
 FETCHING = 12 if LANES == 8 else 1 << 62
 """Rows from which the next panel of a product is fetched ahead; not measured with registers of 16."""
+WRITTEN, ADDED = np.bool_(False), np.bool_(True)
+"""What `product` does. Python's constants would compile it twice."""
 
 
-@compiled
+@inner
 def panels(weights, sizes, x, rows, base, out):
     """Write base + x W to out [rows, outputs]. x: a pointer to [rows, inputs]; weights: [outputs / PANEL, inputs,
     PANEL]; sizes: inputs and outputs."""
@@ -64,7 +66,7 @@ def panels(weights, sizes, x, rows, base, out):
                 row += 1
 
 
-@compiled
+@inner
 def multiply(x, weights, sizes, base, out):
     """Write base + x W to out [rows, outputs]; `base` may be `out`, and its step 0 for a bias.
 
@@ -108,7 +110,7 @@ def multiply(x, weights, sizes, base, out):
         whole += width
 
 
-@compiled
+@inner
 def product(numbers, kind, x, rows, out, add):
     """Write x W + b + (x A) B to out [rows, outputs], or `add` it. kind: what is known of the product; x: a pointer to
     [rows, inputs]."""
@@ -116,7 +118,7 @@ def product(numbers, kind, x, rows, out, add):
     bias, weight = at(start(numbers), kind[BIAS]), at(start(numbers), kind[WEIGHT])
     if add:
         for row in range(rows):
-            added(bias, outputs // PANEL, at(out[0], row * out[1]))
+            added(bias, outputs, at(out[0], row * out[1]))
         panels(weight, (inputs, outputs), x, rows, out, out)
     else:
         panels(weight, (inputs, outputs), x, rows, (bias, np.int64(0)), out)
@@ -128,14 +130,14 @@ def product(numbers, kind, x, rows, out, add):
         hold(narrow)
 
 
-@compiled
+@inner
 def normalised(x, gain, count, floor, out):
     """Write x gain / sqrt(mean(x²) + floor) to out (Zhang and Sennrich, 2019). Pointers."""
     factor = np.float32(1) / np.sqrt(dot(x, x, count) / np.float32(count) + floor)
     scaled(x, gain, factor, count, out)
 
 
-@compiled
+@inner
 def turned(line, begin, turn, scaling, out, target):
     """Write a head's numbers, turned to their position by cosines and sines and scaled, to a place of out."""
     cos, sin = turn

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.native.compiling import NONE, OUTPUTS, Cache, Rotations, TokenArrays, Weights
 from mcp_rl.inference.native.decoding import TurnArrays, decode
-from mcp_rl.inference.native.forward import embedded, finish, into, out_of_bounds, room_for, through
+from mcp_rl.inference.native.forward import embedded, into, logits_of, out_of, out_of_bounds, room_for
 from mcp_rl.inference.native.guesses import CONTEXT
 from mcp_rl.inference.native.together import together
 from mcp_rl.inference.native.vectors import BLOCK, PANEL, WIDE
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from mcp_rl.inference.cache import KvStore, Trunk
+    from mcp_rl.inference.native.forward import Room
     from mcp_rl.inference.native.guesses import Followers
 
 WORK = 1 << 23
@@ -136,6 +137,38 @@ class TokenPlaces:
         return TokenArrays(np.array(ids), positions, self.slots, positions - self.starts, self.trunk_of)
 
 
+def _through(
+    weights: Weights,
+    rotations: Rotations,
+    cache: Cache,
+    tokens: TokenArrays,
+    layer: int,
+    lines: tuple[Any, Any],
+    room: Room,
+    span: tuple[int, int],
+) -> None:
+    """Take a span of tokens out of a layer and into the next one. lines: x [tokens, width] and the queries of all."""
+    x, queries = lines
+    out_of(weights, cache, tokens, layer, queries, np.arange(*span), x[slice(*span)], room)
+    into(weights, rotations, cache, tokens, layer + 1, lines, room, span)
+
+
+def _finish(
+    weights: Weights,
+    cache: Cache,
+    tokens: TokenArrays,
+    queries: Any,
+    keep: Any,
+    x: Any,
+    room: Room,
+    out: Any,
+) -> None:
+    """Take the tokens in the places `keep` out of the last layer, and write their logits to out [len(keep), outputs of
+    the head]: only these depend on the rest of the layer. x: their lines [len(keep), width]."""
+    out_of(weights, cache, tokens, len(weights.products) - 1, queries, keep, x, room)
+    logits_of(weights, x, room, out)
+
+
 class NativeForward:
     """Computes what a model of Llama's shape computes, within the rounding of float32, from a copy of its weights."""
 
@@ -197,12 +230,12 @@ class NativeForward:
         parts = [(room_for(self._weights, span[1] - span[0]), span) for span in self._spans(tokens.positions)]
         together(into, parts, *fixed, 0, (x, queries), threads=len(parts))
         for layer in range(len(self._weights.products) - 1):
-            together(through, parts, *fixed, layer, (x, queries), threads=len(parts))
+            together(_through, parts, *fixed, layer, (x, queries), threads=len(parts))
         lasts = [
-            (room_for(self._weights, stop - first), keep[first:stop], out[first:stop])
+            (keep[first:stop], x[keep[first:stop]], room_for(self._weights, stop - first), out[first:stop])
             for first, stop in self._spans(tokens.positions[keep])
         ]
-        together(finish, lasts, self._weights, cache, tokens, queries, x, threads=len(lasts))
+        together(_finish, lasts, self._weights, cache, tokens, queries, threads=len(lasts))
         return torch.from_numpy(out)
 
     def decode(

@@ -26,7 +26,7 @@ LANES = 16 if "+avx512f" in (config.CPU_FEATURES or binding.get_host_cpu_feature
 PANEL = 64 if LANES == 16 else 16
 """Outputs of a linear layer that are computed together."""
 WIDE = 2 * LANES
-"""Outputs of a product of many rows that are computed together; divides `cache.PAGE`."""
+"""Outputs of a product of many rows that are computed together; divides `compiling.PAGE`."""
 _LINE = 16
 """Numbers in a line of the processor's cache."""
 BLOCK = 64
@@ -348,6 +348,18 @@ def copied(context: Any, x: Any, count: Any, out: Any) -> Any:
 
 
 @intrinsic
+def filled(context: Any, out: Any, count: Any, number: Any) -> Any:
+    """Write a number to out [count]."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        code, (out, count, number) = _Code(builder), values
+        code.in_steps(count, lambda lanes, *place: code.store(code.splat(number, lanes), code.place(out, *place)))
+        return context.get_dummy_value()
+
+    return types.void(POINTER, types.intp, types.float32), write
+
+
+@intrinsic
 def scattered(context: Any, x: Any, count: Any, out: Any, step: Any) -> Any:
     """Write x [count] to every `step`-th number of out."""
 
@@ -385,15 +397,17 @@ def rotated(context: Any, x: Any, cos: Any, sin: Any, half: Any, factor: Any, ou
 
 
 @intrinsic
-def added(context: Any, x: Any, blocks: Any, out: Any) -> Any:
-    """Add x to out, each [blocks, PANEL]."""
+def added(context: Any, x: Any, count: Any, out: Any) -> Any:
+    """Add x to out, each [count]."""
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        code, (x, blocks, out) = _Code(builder), values
-        with cgutils.for_range(builder, blocks) as loop:
-            first = builder.mul(loop.index, _index(PANEL))
-            target = code.place(out, first)
-            code.store(builder.fadd(code.load(target, PANEL), code.load(code.place(x, first), PANEL)), target)
+        code, (x, count, out) = _Code(builder), values
+
+        def step(lanes: int, *place: Any) -> None:
+            target = code.place(out, *place)
+            code.store(builder.fadd(code.load(target, lanes), code.load(code.place(x, *place), lanes)), target)
+
+        code.in_steps(count, step)
         return context.get_dummy_value()
 
     return types.void(POINTER, types.intp, POINTER), write

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import compiled
+from mcp_rl.inference.native.compiling import compiled, inner
 from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
-from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, exponentials, start
+from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, copied, exponentials, filled, scattered, start
 from mcp_rl.learning.native.records import END, FIRST, LAST, PATH, PRIVATE
 
 
-@compiled
+@inner
 def _room(count):
     return np.empty(count, np.float32)
 
 
-@compiled
+@inner
 def _end_of_node(tree, row, last):
     """Return one past the last row, up to `last`, in the node of a row."""
     stop = row + 1
@@ -30,7 +30,7 @@ def _end_of_node(tree, row, last):
     return stop
 
 
-@compiled
+@inner
 def _most_keys(tree, task):
     """Return the most keys that a row of a task sees."""
     row, most = task[FIRST], 0
@@ -40,35 +40,34 @@ def _most_keys(tree, task):
     return task[END] - task[PATH] + most
 
 
-@compiled
+@inner
 def _take_rows(source, width, begin, positions, dim, place, out):
-    """Copy `dim` numbers from `begin` of some lines of a matrix to out [keys, dim], from a place on."""
+    """Copy `dim` numbers from `begin` of some lines of a matrix, a pointer to lines of `width` numbers, to
+    out [keys, dim], from a place on."""
     for index in range(len(positions)):
-        first, target = positions[index] * width + begin, (place + index) * dim
-        for number in range(dim):
-            out[target + number] = source[first + number]
+        copied(at(source, positions[index] * width + begin), dim, at(start(out), (place + index) * dim))
 
 
-@compiled
+@inner
 def _take_panels(source, width, begin, positions, dim, place, out):
     """Copy the same to out [keys / WIDE, dim, WIDE]."""
     for index in range(len(positions)):
-        first, key = positions[index] * width + begin, place + index
-        target = key // WIDE * WIDE * dim + key % WIDE
-        for number in range(dim):
-            out[target + number * WIDE] = source[first + number]
+        key = place + index
+        target = at(start(out), key // WIDE * WIDE * dim + key % WIDE)
+        scattered(at(source, positions[index] * width + begin), dim, target, np.int64(WIDE))
 
 
-@compiled
+@inner
 def _hide(rows, share, before, padded, scores, line):
     """Write -inf to the scores of positions that a row does not see, up to `padded`. before: what to take from a row's
     flat position for the place of its last key; share: lines of scores for each row."""
     for row in range(len(rows)):
+        seen = rows[row] + 1 - before
         for query in range(row * share, (row + 1) * share):
-            scores[query * line + rows[row] + 1 - before : query * line + padded] = HIDDEN
+            filled(at(start(scores), query * line + seen), padded - seen, HIDDEN)
 
 
-@compiled
+@inner
 def _over_keys(lines, panels, sizes, nothing, out, step):
     """Write the products of packed lines [count, dim] with packed keys or values to lines of out, `step` apart. sizes:
     count, dim, and the number of keys; nothing: zeros, as many as keys."""
@@ -77,7 +76,7 @@ def _over_keys(lines, panels, sizes, nothing, out, step):
     multiply(x, weights, (count, dim, -(-keys // WIDE) * WIDE), (start(nothing), np.int64(0)), (start(out), step))
 
 
-@compiled
+@inner
 def _weighted(weights, step, rows, sizes, nothing, out):
     """Write the sums of rows [keys, dim], weighted by lines that are `step` apart, to out [count, dim]. sizes as
     above."""
@@ -90,7 +89,7 @@ def _weighted(weights, step, rows, sizes, nothing, out):
 def attend(shape, tree, qkv, attended, logs, chosen):
     """Write the attention of the rows of some tasks, each for one key head. chosen: [n, 2] tasks and heads."""
     share, dim, width = shape.heads // shape.shared, shape.dim, qkv.shape[1]
-    source, out = qkv.reshape(-1), attended.reshape(-1)
+    source, out, none = start(qkv), start(attended), np.int64(0)
     for number in range(len(chosen)):
         task, head = tree.tasks[chosen[number, 0]], chosen[number, 1]
         path = tree.paths[task[PATH] : task[END]]
@@ -101,8 +100,8 @@ def attend(shape, tree, qkv, attended, logs, chosen):
         scores, sums, nothing = _room(at_once * share * line), _room(line // BLOCK), np.zeros(line, np.float32)
         first_query = head * share * dim
         key, value = (shape.heads + head) * dim, (shape.heads + shape.shared + head) * dim
-        _take_panels(source, width, key, path, dim, 0, keys)
-        _take_rows(source, width, value, path, dim, 0, values)
+        _take_panels(source, width, key, path, dim, none, keys)
+        _take_rows(source, width, value, path, dim, none, values)
         row = task[FIRST]
         while row < task[LAST]:
             stop, first = _end_of_node(tree, row, task[LAST]), tree.starts[row]
@@ -132,8 +131,8 @@ def attend_back(shape, tree, kept, of_attended, deltas, private, of_qkv, chosen)
     of_attended: the gradient of the attention's output; deltas [R, heads]: its products with that output.
     """
     share, dim, width = shape.heads // shape.shared, shape.dim, kept.qkv.shape[1]
-    source, gradients, out = kept.qkv.reshape(-1), of_attended.reshape(-1), of_qkv.reshape(-1)
-    one, wide = np.int64(1), np.int64(WIDE)
+    source, gradients, out = start(kept.qkv), start(of_attended), start(of_qkv)
+    none, one, wide = np.int64(0), np.int64(1), np.int64(WIDE)
     for number in range(len(chosen)):
         task, head = tree.tasks[chosen[number, 0]], chosen[number, 1]
         path = tree.paths[task[PATH] : task[END]]
@@ -146,9 +145,9 @@ def attend_back(shape, tree, kept, of_attended, deltas, private, of_qkv, chosen)
         sums, nothing = _room(line // BLOCK), np.zeros(line, np.float32)
         first_query = head * share * dim
         key, value = (shape.heads + head) * dim, (shape.heads + shape.shared + head) * dim
-        _take_panels(source, width, key, path, dim, 0, keys)
-        _take_rows(source, width, key, path, dim, 0, key_lines)
-        _take_panels(source, width, value, path, dim, 0, values)
+        _take_panels(source, width, key, path, dim, none, keys)
+        _take_rows(source, width, key, path, dim, none, key_lines)
+        _take_panels(source, width, value, path, dim, none, values)
         of_keys, of_values = start(private[head, 0]), start(private[head, 1])
         before, place, row = task[PRIVATE] * dim, (task[PRIVATE] + len(path)) * dim, task[FIRST]
         while row < task[LAST]:
@@ -206,7 +205,7 @@ def gather_back(shape, tree, private, of_qkv, head, begin, end):
                 place += 1
 
 
-@compiled
+@inner
 def _add_line(shape, head, private, place, line, dim):
     key, value = (shape.heads + head) * dim, (shape.heads + shape.shared + head) * dim
     for number in range(dim):

@@ -201,7 +201,7 @@ class _OverTree(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         model, layers, kept, tasks, rotations = ctx.all
-        shape = model.shape
+        shape, back = model.shape, Rotations(rotations.cos, -rotations.sin)
         found: list[list[Tensor]] = []
         of_x = grads[0].contiguous().clone().numpy()
         while layers:
@@ -215,7 +215,7 @@ class _OverTree(torch.autograd.Function):
                 of_rows, of_x = of_x, np.zeros_like(now.x)
                 of_x[mine.tree.rows] = of_rows
             wanted = of_x if layers else of_x[:0]
-            _together(inward_back, of_low.parts(len(now.x)), shape, layer, rotations, now, of_qkv, wanted)
+            _together(inward_back, of_low.parts(len(now.x)), shape, layer, back, now, of_qkv, wanted)
             found.append(of_low.gradients(model.linear[len(layers)], scales))
         return None, None, *(gradient for layer in reversed(found) for gradient in layer)
 

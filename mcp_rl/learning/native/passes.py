@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import compiled, hold
-from mcp_rl.inference.native.layers import normalised, turned
-from mcp_rl.inference.native.vectors import WIDE, at, dot, gated, gated_back, start
+from mcp_rl.inference.native.compiling import compiled, hold, inner
+from mcp_rl.inference.native.layers import ADDED, WRITTEN, normalised, turned
+from mcp_rl.inference.native.vectors import WIDE, added, at, copied, dot, gated, gated_back, start
 from mcp_rl.learning.native.products import low_rank_gradients, through
 
 TOKENS = 48
 """Tokens that pass through a layer's products together: what they need stays in the processor's cache."""
-_QUERY, _KEY, _VALUE, _OUTWARD, _GATE, _UP, _DOWN = range(7)
+_QUERY, _KEY, _VALUE, _OUTWARD, _GATE, _UP, _DOWN = np.arange(7)
 """Rows of `LayerWeights.adapters`."""
 
 
-@compiled
+@inner
 def _norm_lines(x, begin, end, gain, floor, out):
     """Write lines of x [.., width], normalised, to out."""
     width = x.shape[1]
@@ -23,9 +23,9 @@ def _norm_lines(x, begin, end, gain, floor, out):
         normalised(start(x[token]), start(gain), width, floor, at(start(out), (token - begin) * width))
 
 
-@compiled
+@inner
 def _norm_back(x, gain, floor, of_out, out, add):
-    """Write the gradient of x [width] to out, or `add` it, for that of x gain f with f = 1 / sqrt(mean(x²) + floor).
+    """Write the gradient of x [width] to out, or add it, for that of x gain f with f = 1 / sqrt(mean(x²) + floor).
 
     It is f gain dy - f³ x mean(gain dy x).
     """
@@ -61,8 +61,8 @@ def inward(shape, layer, rotations, kept, span):
                 gain = layer.query if head < shape.heads else layer.key
                 scaling = shape.scaling if head < shape.heads else np.float32(1)
                 if len(gain):
-                    kept.raw[token, head * dim : (head + 1) * dim] = line[head * dim : (head + 1) * dim]
                     place = at(start(line), head * dim)
+                    copied(place, dim, at(start(kept.raw[token]), head * dim))
                     normalised(place, start(gain), dim, shape.floor, place)
                 turned(line, head * dim, turn, scaling, line, head * dim)
 
@@ -77,7 +77,8 @@ def outward(shape, layer, rows, kept, out, span):
         last = min(first + TOKENS, span[1])
         some = last - first
         for row in range(first, last):
-            kept.mid[row] = kept.x[rows[row]] + layer.outward.bias
+            copied(start(kept.x[rows[row]]), hidden, start(kept.mid[row]))
+            added(start(layer.outward.bias), hidden, start(kept.mid[row]))
         mid = start(kept.mid[first]), hidden
         through(layer.outward.panels, start(kept.attended[first]), (some, of_heads, hidden), mid, mid)
         _norm_lines(kept.mid, first, last, layer.after, shape.floor, normal)
@@ -87,7 +88,8 @@ def outward(shape, layer, rows, kept, out, span):
             gate = at(gates[0], row * wide)
             gated(gate, at(gate, inner), inner // WIDE, at(start(between), row * inner))
         for row in range(first, last):
-            out[row] = kept.mid[row] + layer.down.bias
+            copied(start(kept.mid[row]), hidden, start(out[row]))
+            added(start(layer.down.bias), hidden, start(out[row]))
         target = start(out[first]), hidden
         through(layer.down.panels, start(between), (some, inner, hidden), target, target)
 
@@ -118,7 +120,7 @@ def outward_back(shape, layer, kept, of_out, of_attended, deltas, sums, span):
             low_rank_gradients(layer, which, start(normal), half, (some, hidden, inner), sums)
         through(layer.gates.back, start(of_gates), (some, wide, hidden), nothing, (start(of_normal), hidden))
         for row in range(first, last):
-            _norm_back(kept.mid[row], layer.after, shape.floor, of_normal[row - first], of_out[row], True)
+            _norm_back(kept.mid[row], layer.after, shape.floor, of_normal[row - first], of_out[row], ADDED)
         through(
             layer.outward.back, gradient[0], (some, hidden, of_heads), nothing, (start(of_attended[first]), of_heads)
         )
@@ -134,7 +136,7 @@ def outward_back(shape, layer, kept, of_out, of_attended, deltas, sums, span):
 @compiled
 def inward_back(shape, layer, rotations, kept, of_qkv, of_x, sums, span):
     """Add the gradient of some tokens' inputs to of_x, for that of their turned queries, keys and values, which is
-    changed in place; add the adapters' gradients to two sums. of_x [0, H]: it is not wanted."""
+    changed in place; add the adapters' gradients to two sums. rotations: back; of_x [0, H]: it is not wanted."""
     hidden, width, dim = kept.x.shape[1], kept.qkv.shape[1], shape.dim
     normal, of_normal = np.empty(TOKENS * hidden, np.float32), np.empty((TOKENS, hidden), np.float32)
     zeros, one = np.zeros(hidden, np.float32), np.float32(1)
@@ -143,14 +145,14 @@ def inward_back(shape, layer, rotations, kept, of_qkv, of_x, sums, span):
         last = min(first + TOKENS, span[1])
         some = last - first
         for token in range(first, last):
-            line, turn = of_qkv[token], (rotations.cos[token], -rotations.sin[token])
+            line, turn = of_qkv[token], (rotations.cos[token], rotations.sin[token])
             for head in range(shape.heads + shape.shared):
                 scaling = shape.scaling if head < shape.heads else one
                 turned(line, head * dim, turn, scaling, line, head * dim)
                 gain = layer.query if head < shape.heads else layer.key
                 if len(gain):
                     part = line[head * dim : (head + 1) * dim]
-                    _norm_back(kept.raw[token, head * dim : (head + 1) * dim], gain, shape.floor, part, part, False)
+                    _norm_back(kept.raw[token, head * dim : (head + 1) * dim], gain, shape.floor, part, part, WRITTEN)
         _norm_lines(kept.x, first, last, layer.before, shape.floor, normal)
         column = 0
         for which, heads in ((_QUERY, shape.heads), (_KEY, shape.shared), (_VALUE, shape.shared)):
@@ -161,5 +163,5 @@ def inward_back(shape, layer, rotations, kept, of_qkv, of_x, sums, span):
             back = start(of_normal), hidden
             through(layer.inward.back, start(of_qkv[first]), (some, width, hidden), nothing, back)
             for token in range(first, last):
-                _norm_back(kept.x[token], layer.before, shape.floor, of_normal[token - first], of_x[token], True)
+                _norm_back(kept.x[token], layer.before, shape.floor, of_normal[token - first], of_x[token], ADDED)
     hold(zeros)
