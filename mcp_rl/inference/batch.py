@@ -25,8 +25,7 @@ from mcp_rl.inference.drafts import LOGITS, MOST, Drafts, Pace
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
 from mcp_rl.inference.native.compiling import PAGE
 from mcp_rl.inference.native.guesses import NOTHING
-from mcp_rl.inference.native.model import TokenPlaces
-from mcp_rl.inference.native_turns import take_in, turn_arrays
+from mcp_rl.inference.native_turns import NativeTurns
 from mcp_rl.inference.prefill import Piece, forward_all, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
 from mcp_rl.inference.products import TILE
@@ -97,8 +96,8 @@ class DecodingBatch:
         """Active rows in the order of the tokens of a decoding step."""
         self._groups: list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]] | None = None
         """For each group its first row, one past its last row, and the trunks that its rows attend to."""
-        self._places: TokenPlaces | None = None
-        """The slots and trunks of the active rows, for native decoding; None once rows have come, gone or moved."""
+        self._turns: NativeTurns | None = None
+        """The turns of the active rows, for native decoding; None once rows have come, gone or moved."""
         self._last: dict[tuple[int, int], TokenGroup] = {}
         """The groups of the last decoding step, by first and one past the last row."""
         self._version = policy.version
@@ -198,10 +197,9 @@ class DecodingBatch:
 
     def _natively(self, native: NativeForward, guessing: bool) -> tuple[list[Row], bool]:
         """Sample for every active row in one call; return the rows that ended, and whether it guessed."""
-        if self._places is None:
-            self._order = self.sampled_rows()
-            self._places = TokenPlaces.of([(row.slot, row.start, row.trunk) for row in self._order])
-        rows, places = self._order, self._places
+        if self._turns is None:
+            self._turns = NativeTurns(self.sampled_rows())
+        rows, places = self._turns.rows, self._turns.places
         if any(row.sampling.top_logprobs for row in rows):  # which are found in the logits
             self._reserve(max(len(row.ids) - row.start for row in rows))
             tokens = places.tokens([row.ids[-1] for row in rows], [len(row.ids) - 1 for row in rows])
@@ -209,19 +207,21 @@ class DecodingBatch:
             for row in rows:
                 row.computed += 1
             self.stats.steps += 1
+            self._turns = None
             return self._sample(rows, logits), False
         passes, most = self.pace.passes(len(rows), guessing), self._most_guesses() if guessing else 0
-        turns = turn_arrays(rows, places, passes * (1 + most))
+        turns = self._turns.arrays(passes * (1 + most))
         self._reserve(int((turns.positions - turns.starts + turns.limits).max()))
         followers = self.drafts.followers if self.drafts is not None else NOTHING
         native.decode(self._store, turns, places.trunks, followers, self._ends, passes=passes, most=most)
         if self.drafts is not None:
             self.drafts.take_in(turns.ids, turns.counts)
-        ended, sampled = take_in(rows, turns)
+        ended, sampled = self._turns.take_in(turns)
         self.stats.decoded_tokens += sampled
         self.stats.steps += int(turns.passes.max())
-        self.stats.guessed_tokens += int(turns.guessed.sum())
-        self.stats.accepted_tokens += int((turns.counts - turns.passes).sum())
+        if most:
+            self.stats.guessed_tokens += int(turns.guessed.sum())
+            self.stats.accepted_tokens += int((turns.counts - turns.passes).sum())
         if ended:
             self._retire(ended)
         return ended, guessing
@@ -421,7 +421,7 @@ class DecodingBatch:
             holes = [slot for slot in range(self.active, end) if self._slots[slot] not in chosen]
             self._swap([(row.slot, hole) for row, hole in zip([r for r in rows if r.slot >= end], holes, strict=True)])
         self._sampled.update(rows)
-        self._groups = self._places = None
+        self._groups = self._turns = None
 
     def _retire(self, rows: Sequence[Row]) -> None:
         """Sample these rows no more."""
@@ -433,7 +433,7 @@ class DecodingBatch:
             staying = [slot for slot in range(end, self.active) if slot not in leaving]
             self._swap(list(zip(staying, sorted(slot for slot in leaving if slot < end), strict=True)))
         self._sampled.difference_update(rows)
-        self._groups = self._places = None
+        self._groups = self._turns = None
 
     def _swap(self, pairs: list[tuple[int, int]]) -> None:
         """Exchange the contents of disjoint pairs of slots."""

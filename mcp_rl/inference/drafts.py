@@ -85,10 +85,10 @@ class Pace:
     def passes(self, rows: int, guessed: bool) -> int:
         """Return the number of passes that take about `CALL` seconds."""
         seconds = self._per_pass.get((rows.bit_length(), guessed), CALL)
-        return max(1, min(PASSES, int(CALL / seconds)))
+        return max(1, min(PASSES, round(CALL / seconds)))
 
     def took(self, rows: int, guessed: bool, seconds: float, ids: int, passes: int) -> None:
         """Take in the seconds of a call, with the ids that it sampled and its passes."""
         key = rows.bit_length(), guessed
-        for known, now in ((self._per_id, seconds / ids), (self._per_pass, seconds / passes)):
-            known[key] = 0.8 * known.get(key, now) + 0.2 * now
+        self._per_id[key] = 0.8 * self._per_id.get(key, seconds / ids) + 0.2 * seconds / ids
+        self._per_pass[key] = seconds / passes  # of the last call alone: the next batch may have far shorter rows

@@ -14,7 +14,7 @@ from mcp_rl.inference.native import model as native
 from mcp_rl.inference.native.guesses import NOTHING
 from mcp_rl.inference.native.model import TokenPlaces
 from mcp_rl.inference.native.together import together
-from mcp_rl.inference.native_turns import turn_arrays
+from mcp_rl.inference.native_turns import NativeTurns
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.row import Row
 from mcp_rl.inference.sampler import Draws, draw
@@ -116,10 +116,9 @@ def test_nothing_is_read_or_written_beyond_the_store(token: int, position: int, 
 
 @pytest.mark.parametrize(("ids", "limit", "refused"), [([5] * 60, 6, True), ([97], 1, True), ([5] * 60, 5, False)])
 def test_no_call_samples_beyond_the_store(ids: list[int], limit: int, refused: bool) -> None:
-    policy, row = Policy(tiny_model()), Row(0, Draws(0), ids=ids, turn=turn(limit))
+    policy, row = Policy(tiny_model()), Row(0, Draws(0), ids=ids, slot=1, turn=turn(limit))
     assert policy.native is not None
-    store, places = KvStore(policy.shape, 2, 64), TokenPlaces.of([(1, 0, None)])
-    turns = turn_arrays([row], places, 99)
+    store, turns = KvStore(policy.shape, 2, 64), NativeTurns([row]).arrays(99)
     beyond = pytest.raises(IndexError, match=r"are not all below 97, 2 and 64")
     with beyond if refused else nullcontext():
         policy.native.decode(store, turns, [], NOTHING, np.array([], np.int64), passes=9, most=0)
