@@ -200,14 +200,13 @@ class DecodingBatch:
         if self._turns is None:
             self._turns = NativeTurns(self.sampled_rows())
         rows, places = self._turns.rows, self._turns.places
-        if any(row.sampling.top_logprobs for row in rows):  # which are found in the logits
+        if self._turns.with_likeliest:  # which are found in the logits
             self._reserve(max(len(row.ids) - row.start for row in rows))
             tokens = places.tokens([row.ids[-1] for row in rows], [len(row.ids) - 1 for row in rows])
             logits = native.logits(self._store, tokens, places.trunks)
             for row in rows:
                 row.computed += 1
             self.stats.steps += 1
-            self._turns = None
             return self._sample(rows, logits), False
         passes, most = self.pace.passes(len(rows), guessing), self._most_guesses() if guessing else 0
         turns = self._turns.arrays(passes * (1 + most))

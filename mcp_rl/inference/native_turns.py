@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 
 class NativeTurns:
-    """The turns of some rows, from one call to the next: made anew once rows come or go, or get ids from elsewhere."""
+    """The turns of some rows, from one call to the next: made anew once rows come or go. Its arrays are those of rows
+    that get ids from `take_in` alone."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
         self.places = TokenPlaces.of([(row.slot, row.start, row.trunk) for row in rows])
+        self.with_likeliest = any(row.sampling.top_logprobs for row in rows)
+        """Whether a row wants the most likely tokens, which native decoding does not return."""
         self._newest = np.array([last_ids(row.ids) for row in rows])
         self._positions = np.array([len(row.ids) - 1 for row in rows])
         self._left = np.array([row.left for row in rows])

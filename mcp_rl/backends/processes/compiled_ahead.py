@@ -3,7 +3,7 @@
     python -m mcp_rl.backends.processes.compiled_ahead sampling|update
 
 The code is kept on disk (Numba's cache), where the run finds it. Without these processes, or if one fails, the run
-compiles the same when it first samples and learns, which takes 10 to 20 seconds.
+compiles the same when it first samples and learns, which takes about 20 seconds each time.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import PAGE, hold, inner
+from mcp_rl.inference.native.compiling import PAGE, compiled_inner, hold
 from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
 from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, fetched, filled, pointer_to, start
 
 
-@inner
+@compiled_inner
 def _score(queries, count, keys, positions, dim, nothing, out):
     """Write the scores of packed queries [count, dim] over the first positions of keys in panels, rounded up to whole
     panels, to lines of out."""
@@ -23,7 +23,7 @@ def _score(queries, count, keys, positions, dim, nothing, out):
     multiply((queries, dim, np.int64(1)), (keys, dim * WIDE, np.int64(WIDE)), (count, dim, scores), nothing, out)
 
 
-@inner
+@compiled_inner
 def _add_values(weights, queries, count, values, dim, out):
     """Add values [count, dim], weighted by lines, to packed answers [queries, dim], page by page."""
     weights, line = weights
@@ -33,7 +33,7 @@ def _add_values(weights, queries, count, values, dim, out):
         multiply((at(weights, begin), line, np.int64(1)), page, size, (out, dim), (out, dim))
 
 
-@inner
+@compiled_inner
 def _trunk(trunks, which, head, heads, dim):
     """Return pointers to a trunk's keys and values of one head, and its length: 0 if there is none. head: its number
     among the keys and values of all layers; heads: from keys to values."""
@@ -44,7 +44,7 @@ def _trunk(trunks, which, head, heads, dim):
     return keys, at(keys, heads * capacity * dim), length
 
 
-@inner
+@compiled_inner
 def _end(tokens, begin, most, of_token):
     """Return one past the last of at most so many tokens, from one on, that have the same entry in an array."""
     end = begin + 1
@@ -53,7 +53,7 @@ def _end(tokens, begin, most, of_token):
     return end
 
 
-@inner
+@compiled_inner
 def _last_of_row(tokens, begin, end, own):
     """Return the largest place in their row of some tokens."""
     last = own[tokens[begin]]
@@ -62,7 +62,7 @@ def _last_of_row(tokens, begin, end, own):
     return last
 
 
-@inner
+@compiled_inner
 def longest_line(tokens, packed, trunks):
     """Return the longest line of scores of some tokens, which may be read together."""
     longest = trunk = 0
@@ -73,7 +73,7 @@ def longest_line(tokens, packed, trunks):
     return (-(-trunk // PAGE) - (-longest // PAGE)) * PAGE
 
 
-@inner
+@compiled_inner
 def attend(weights, cache, packed, layer, queries, tokens, out):
     """Write the attention of some tokens to out [tokens, heads, dim]. queries: those of all, scaled, likewise."""
     heads, shared, dim = weights.heads, weights.shared, weights.dim

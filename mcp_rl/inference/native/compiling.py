@@ -92,8 +92,9 @@ def compiled(function: Callable[..., Any], *, brief: bool = False, inner: bool =
     """Return the function, compiled when it is first called; its code is kept on disk if a folder can be written.
 
     It releases the interpreter's lock, unless it is so brief that to get the lock back would take longer. It is
-    compiled once for each set of its arguments' types, and constants of Python's are types of their own: pass those of
-    NumPy. inner: only compiled functions can call it, which saves a tenth of the time.
+    compiled once for each set of its arguments' types. A literal such as 0 or True is a type of its own, so a compiled
+    caller passes np.int64(0) or np.bool_(True). inner: only compiled functions can call it, which saves a tenth of the
+    time.
     """
     function.__qualname__ += f"_{_digest(Path(function.__code__.co_filename).parent)}"  # a part of the file's name
     options = {"nogil": not brief, "error_model": "numpy", "no_cpython_wrapper": inner, "no_cfunc_wrapper": inner}
@@ -103,11 +104,11 @@ def compiled(function: Callable[..., Any], *, brief: bool = False, inner: bool =
         return njit(function, **options)
 
 
-inner = functools.partial(compiled, inner=True)
+compiled_inner = functools.partial(compiled, inner=True)
 """`compiled` for functions that only compiled ones call."""
 
 
-@inner
+@compiled_inner
 def hold(array):
     """Keep a local array up to here: Numba frees it after the last line that names it, pointers to it or not."""
     return len(array)

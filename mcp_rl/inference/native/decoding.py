@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import NONE, OUTPUTS, TokenArrays, compiled, inner
+from mcp_rl.inference.native.compiling import NONE, OUTPUTS, TokenArrays, compiled, compiled_inner
 from mcp_rl.inference.native.draws import draw_one
 from mcp_rl.inference.native.forward import embedded, into, logits_of, out_of, room_for
 from mcp_rl.inference.native.guesses import CONTEXT, guess
@@ -45,7 +45,7 @@ class TurnArrays(NamedTuple):
     """Number of guessed ids."""
 
 
-@inner
+@compiled_inner
 def _is_in(token, some):
     found = False
     for each in some:
@@ -53,7 +53,7 @@ def _is_in(token, some):
     return found
 
 
-@inner
+@compiled_inner
 def _packed(turns, row, followers, most, packed, total):
     """Pack the newest id of a row, and what may follow it, from a place on; return one past the last place."""
     count = turns.counts[row]

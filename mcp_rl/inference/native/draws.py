@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import compiled, inner
+from mcp_rl.inference.native.compiling import compiled, compiled_inner
 from mcp_rl.inference.native.vectors import BLOCK, exponentials, largest, start
 
 SMALLEST = float(np.log(np.finfo(np.float32).tiny))
 """The log-probability of tokens that are less likely than float32's smallest normal number."""
 
 
-@inner
+@compiled_inner
 def _line(logits, temperature, room):
     """Return logits / temperature, as they are at temperature 0, with -inf up to a whole block. room: as much."""
     count = len(logits)
@@ -24,7 +24,7 @@ def _line(logits, temperature, room):
     return room
 
 
-@inner
+@compiled_inner
 def _powers(line, powers, sums):
     """Write exp(line - its largest) and the sums of its blocks; return the largest, and the sum of all."""
     top = largest(start(line), len(sums))
@@ -35,7 +35,7 @@ def _powers(line, powers, sums):
     return top, total
 
 
-@inner
+@compiled_inner
 def draw_one(logits, temperature, uniform, room, powers, sums):
     """Draw a token from logits [V] by inverting the cumulative distribution.
 

@@ -28,8 +28,8 @@ from mcp_rl.inference.native.compiling import (
     OUTWARD,
     QUERY,
     compiled,
+    compiled_inner,
     hold,
-    inner,
 )
 from mcp_rl.inference.native.layers import ADDED, WRITTEN, normalised, product, turned
 from mcp_rl.inference.native.vectors import PANEL, WIDE, at, copied, gated, scattered, start
@@ -38,7 +38,7 @@ TOKENS = 96
 """Tokens that pass through a layer's products together: what they need stays in the processor's cache."""
 
 
-@inner
+@compiled_inner
 def _normalised_lines(x, width, gain, weights, count, out):
     """Write lines of x [count, width], normalised, to out [count, hidden size]. x, out: pointers."""
     hidden = weights.embeddings.shape[1]
@@ -48,7 +48,7 @@ def _normalised_lines(x, width, gain, weights, count, out):
         )
 
 
-@inner
+@compiled_inner
 def _store(weights, rotations, cache, packed, layer, token, line, queries):
     """Store a token's keys and values, and write its scaled queries. line: all three, each [heads, dim]."""
     heads, shared, dim = weights.heads, weights.shared, weights.dim

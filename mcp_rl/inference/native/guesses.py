@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import NONE, compiled, inner
+from mcp_rl.inference.native.compiling import NONE, compiled, compiled_inner
 
 CONTEXT = 4
 """Ids that a guess depends on."""
@@ -40,7 +40,7 @@ NOTHING = Followers(*np.empty((3, 0), np.int64))
 """A table without room, for passes that guess nothing."""
 
 
-@inner
+@compiled_inner
 def _hash(ids, end):
     """Return a hash of the ids before a place."""
     found = np.int64(0)

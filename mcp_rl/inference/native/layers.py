@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, hold, inner
+from mcp_rl.inference.native.compiling import BIAS, INPUTS, LOW_A, LOW_B, OUTPUTS, RANK, WEIGHT, compiled_inner, hold
 from mcp_rl.inference.native.vectors import (
     LANES,
     PANEL,
@@ -32,10 +32,10 @@ from mcp_rl.inference.native.vectors import (
 FETCHING = 12 if LANES == 8 else 1 << 62
 """Rows from which the next panel of a product is fetched ahead; not measured with registers of 16."""
 WRITTEN, ADDED = np.bool_(False), np.bool_(True)
-"""What `product` does. Python's constants would compile it twice."""
+"""What `product` does with its result. Numba would compile it once for a literal False, and again for True."""
 
 
-@inner
+@compiled_inner
 def panels(weights, sizes, x, rows, base, out):
     """Write base + x W to out [rows, outputs]. x: a pointer to [rows, inputs]; weights: [outputs / PANEL, inputs,
     PANEL]; sizes: inputs and outputs."""
@@ -66,7 +66,7 @@ def panels(weights, sizes, x, rows, base, out):
                 row += 1
 
 
-@inner
+@compiled_inner
 def multiply(x, weights, sizes, base, out):
     """Write base + x W to out [rows, outputs]; `base` may be `out`, and its step 0 for a bias.
 
@@ -110,7 +110,7 @@ def multiply(x, weights, sizes, base, out):
         whole += width
 
 
-@inner
+@compiled_inner
 def product(numbers, kind, x, rows, out, add):
     """Write x W + b + (x A) B to out [rows, outputs], or `add` it. kind: what is known of the product; x: a pointer to
     [rows, inputs]."""
@@ -130,14 +130,14 @@ def product(numbers, kind, x, rows, out, add):
         hold(narrow)
 
 
-@inner
+@compiled_inner
 def normalised(x, gain, count, floor, out):
     """Write x gain / sqrt(mean(x²) + floor) to out (Zhang and Sennrich, 2019). Pointers."""
     factor = np.float32(1) / np.sqrt(dot(x, x, count) / np.float32(count) + floor)
     scaled(x, gain, factor, count, out)
 
 
-@inner
+@compiled_inner
 def turned(line, begin, turn, scaling, out, target):
     """Write a head's numbers, turned to their position by cosines and sines and scaled, to a place of out."""
     cos, sin = turn

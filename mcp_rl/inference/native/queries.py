@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import inner
+from mcp_rl.inference.native.compiling import compiled_inner
 from mcp_rl.inference.native.vectors import BLOCK, at, copied, exponentials, largest, start, times
 
 HIDDEN = np.float32(-np.inf)
@@ -15,13 +15,13 @@ _LEAST, _MOST = 12, 48
 """Queries that are computed together."""
 
 
-@inner
+@compiled_inner
 def tokens_at_once(line, share):
     """Return the number of tokens whose queries are computed together: `share` of each, with `line` scores each."""
     return max(min(max(_SCORES // line, _LEAST), _MOST) // share, 1)
 
 
-@inner
+@compiled_inner
 def pack(source, width, lines, begin, count, out):
     """Copy `count` numbers from `begin` of some lines of a matrix, a pointer to lines of `width` numbers, to
     out [lines, count]."""
@@ -31,7 +31,7 @@ def pack(source, width, lines, begin, count, out):
         target += count
 
 
-@inner
+@compiled_inner
 def unpack(packed, width, lines, begin, count, out):
     """Undo `pack`."""
     source = 0
@@ -40,7 +40,7 @@ def unpack(packed, width, lines, begin, count, out):
         source += count
 
 
-@inner
+@compiled_inner
 def softmax(scores, count, sums):
     """Replace `count` scores, a multiple of `BLOCK`, by their softmax; return the logarithm of the sum of their
     exponentials. scores: a pointer; sums: room for one number for each block."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import compiled, inner
+from mcp_rl.inference.native.compiling import compiled, compiled_inner
 from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.queries import HIDDEN, pack, softmax, tokens_at_once, unpack
 from mcp_rl.inference.native.vectors import BLOCK, WIDE, at, copied, exponentials, filled, scattered, start
 from mcp_rl.learning.native.records import END, FIRST, LAST, PATH, PRIVATE
 
 
-@inner
+@compiled_inner
 def _room(count):
     return np.empty(count, np.float32)
 
 
-@inner
+@compiled_inner
 def _end_of_node(tree, row, last):
     """Return one past the last row, up to `last`, in the node of a row."""
     stop = row + 1
@@ -30,7 +30,7 @@ def _end_of_node(tree, row, last):
     return stop
 
 
-@inner
+@compiled_inner
 def _most_keys(tree, task):
     """Return the most keys that a row of a task sees."""
     row, most = task[FIRST], 0
@@ -40,7 +40,7 @@ def _most_keys(tree, task):
     return task[END] - task[PATH] + most
 
 
-@inner
+@compiled_inner
 def _take_rows(source, width, begin, positions, dim, place, out):
     """Copy `dim` numbers from `begin` of some lines of a matrix, a pointer to lines of `width` numbers, to
     out [keys, dim], from a place on."""
@@ -48,7 +48,7 @@ def _take_rows(source, width, begin, positions, dim, place, out):
         copied(at(source, positions[index] * width + begin), dim, at(start(out), (place + index) * dim))
 
 
-@inner
+@compiled_inner
 def _take_panels(source, width, begin, positions, dim, place, out):
     """Copy the same to out [keys / WIDE, dim, WIDE]."""
     for index in range(len(positions)):
@@ -57,7 +57,7 @@ def _take_panels(source, width, begin, positions, dim, place, out):
         scattered(at(source, positions[index] * width + begin), dim, target, np.int64(WIDE))
 
 
-@inner
+@compiled_inner
 def _hide(rows, share, before, padded, scores, line):
     """Write -inf to the scores of positions that a row does not see, up to `padded`. before: what to take from a row's
     flat position for the place of its last key; share: lines of scores for each row."""
@@ -67,7 +67,7 @@ def _hide(rows, share, before, padded, scores, line):
             filled(at(start(scores), query * line + seen), padded - seen, HIDDEN)
 
 
-@inner
+@compiled_inner
 def _over_keys(lines, panels, sizes, nothing, out, step):
     """Write the products of packed lines [count, dim] with packed keys or values to lines of out, `step` apart. sizes:
     count, dim, and the number of keys; nothing: zeros, as many as keys."""
@@ -76,7 +76,7 @@ def _over_keys(lines, panels, sizes, nothing, out, step):
     multiply(x, weights, (count, dim, -(-keys // WIDE) * WIDE), (start(nothing), np.int64(0)), (start(out), step))
 
 
-@inner
+@compiled_inner
 def _weighted(weights, step, rows, sizes, nothing, out):
     """Write the sums of rows [keys, dim], weighted by lines that are `step` apart, to out [count, dim]. sizes as
     above."""
@@ -205,7 +205,7 @@ def gather_back(shape, tree, private, of_qkv, head, begin, end):
                 place += 1
 
 
-@inner
+@compiled_inner
 def _add_line(shape, head, private, place, line, dim):
     key, value = (shape.heads + head) * dim, (shape.heads + shape.shared + head) * dim
     for number in range(dim):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import compiled, hold, inner
+from mcp_rl.inference.native.compiling import compiled, compiled_inner, hold
 from mcp_rl.inference.native.layers import ADDED, WRITTEN, normalised, turned
 from mcp_rl.inference.native.vectors import WIDE, added, at, copied, dot, gated, gated_back, start
 from mcp_rl.learning.native.products import low_rank_gradients, through
@@ -15,7 +15,7 @@ _QUERY, _KEY, _VALUE, _OUTWARD, _GATE, _UP, _DOWN = np.arange(7)
 """Rows of `LayerWeights.adapters`."""
 
 
-@inner
+@compiled_inner
 def _norm_lines(x, begin, end, gain, floor, out):
     """Write lines of x [.., width], normalised, to out."""
     width = x.shape[1]
@@ -23,7 +23,7 @@ def _norm_lines(x, begin, end, gain, floor, out):
         normalised(start(x[token]), start(gain), width, floor, at(start(out), (token - begin) * width))
 
 
-@inner
+@compiled_inner
 def _norm_back(x, gain, floor, of_out, out, add):
     """Write the gradient of x [width] to out, or add it, for that of x gain f with f = 1 / sqrt(mean(x²) + floor).
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_rl.inference.native.compiling import hold, inner
+from mcp_rl.inference.native.compiling import compiled_inner, hold
 from mcp_rl.inference.native.layers import multiply
 from mcp_rl.inference.native.vectors import WIDE, at, start
 from mcp_rl.learning.native.records import LOW_A, LOW_B, RANK, ROOM
 
 
-@inner
+@compiled_inner
 def through(panels, x, sizes, base, out):
     """Write base + x W to out for a weight in packed panels, with x [rows, inputs] without gaps."""
     inputs = sizes[1]
     multiply((x, inputs, np.int64(1)), (start(panels), inputs * WIDE, np.int64(WIDE)), sizes, base, out)
 
 
-@inner
+@compiled_inner
 def low_rank_gradients(layer, which, x, gradient, sizes, sums):
     """Add the gradients of an adapter's A and B, without its scale in that of B, to two sums.
 
